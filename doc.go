@@ -1,0 +1,2 @@
+// Package inbox is an embedded transactional inbox.
+package inbox

@@ -1,0 +1,279 @@
+package inbox
+
+// The ledger: every statement on inbox_message and inbox_conflict that the
+// writer runs. What decides "have I seen this identity" is insert (by the
+// UNIQUE constraint, never by looking first) and lookup; how identities are
+// stored can change behind these two.
+
+import (
+	"database/sql/driver"
+	"errors"
+)
+
+// A status says how a message stands with its consumer.
+type status int64
+
+const (
+	statusPending    status = 1 // stored, to be tried again
+	statusProcessing status = 2 // leased to an effect handler
+	statusDead       status = 3 // given up; waits for Retry or Discard
+	statusCompleted  status = 4 // took effect
+	statusDiscarded  status = 5 // given up for good; its identity stays known
+)
+
+// A row is what insert writes.
+type row struct {
+	seq, consumer, source int64
+	id                    string
+	hash                  []byte
+	status                status
+	attempts, failures    int64
+	nextAt                driver.Value // int64 or nil
+	delay                 driver.Value
+	lastError             driver.Value
+	typ                   driver.Value
+	subject, key          string
+	stream, streamSeq     driver.Value
+	headers               string
+	payload               []byte
+	keep                  bool // write headers and payload
+}
+
+var (
+	qInsert = newQuery(`
+		INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures,
+		                           received_at, processed_at, next_at, retry_delay, last_error,
+		                           type, subject, key, stream, stream_seq, headers, payload)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
+		        ?9, CASE WHEN ?6 >= 3 THEN ?9 END, ?10, ?11, ?12,
+		        ?13, nullif(?14, ''), nullif(?15, ''), ?16, ?17, nullif(?18, ''), coalesce(?19, x''))
+		ON CONFLICT (consumer, source, message_id) DO NOTHING`)
+	qInsertBare = newQuery(`
+		INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures,
+		                           received_at, processed_at, next_at, retry_delay, last_error,
+		                           type, subject, key, stream, stream_seq)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
+		        ?9, CASE WHEN ?6 >= 3 THEN ?9 END, ?10, ?11, ?12,
+		        ?13, nullif(?14, ''), nullif(?15, ''), ?16, ?17)
+		ON CONFLICT (consumer, source, message_id) DO NOTHING`)
+)
+
+// insert writes r unless its identity is known; added says which.
+func (w *writer) insert(r *row) (added bool, err error) {
+	var n int64
+	if r.keep {
+		n, err = w.conn.exec(qInsert, r.seq, r.consumer, r.source, r.id, r.hash, int64(r.status), r.attempts, r.failures,
+			w.now, r.nextAt, r.delay, r.lastError, r.typ, r.subject, r.key, r.stream, r.streamSeq, r.headers, r.payload)
+	} else {
+		n, err = w.conn.exec(qInsertBare, r.seq, r.consumer, r.source, r.id, r.hash, int64(r.status), r.attempts, r.failures,
+			w.now, r.nextAt, r.delay, r.lastError, r.typ, r.subject, r.key, r.stream, r.streamSeq)
+	}
+	if err != nil {
+		return false, w.fail("storing message "+r.id, err)
+	}
+	if n == 1 {
+		w.nextSeq = r.seq + 1
+	}
+	return n == 1, nil
+}
+
+var qLookup = newQuery(`
+	SELECT seq, hash FROM inbox_message
+	 WHERE consumer = ?1 AND source = ?2 AND message_id = ?3`)
+
+// lookup finds the row of a known identity.
+func (w *writer) lookup(consumer, source int64, id string) (seq int64, hash []byte, err error) {
+	var v [2]driver.Value
+	found, err := w.conn.queryRow(qLookup, v[:], consumer, source, id)
+	if err == nil && !found {
+		err = errors.New("the row of a known identity is not there")
+	}
+	if err != nil {
+		return 0, nil, w.fail("looking up message "+id, err)
+	}
+	hash, _ = v[1].([]byte)
+	return v[0].(int64), hash, nil
+}
+
+var qConflict = newQuery(`
+	INSERT INTO inbox_conflict (message, hash, first_seen, last_seen, count, payload)
+	VALUES (?1, ?2, ?3, ?3, 1, coalesce(?4, x''))
+	ON CONFLICT (message, hash) DO UPDATE SET last_seen = excluded.last_seen, count = count + 1`)
+
+// conflict keeps a refused version of the message in row seq.
+func (w *writer) conflict(seq int64, hash, payload []byte) error {
+	if _, err := w.conn.exec(qConflict, seq, hash, w.now, payload); err != nil {
+		return w.fail("storing a conflict", err)
+	}
+	return nil
+}
+
+var (
+	qKeyOpen = newQuery(`
+		SELECT 1 FROM inbox_message
+		 WHERE consumer = ?1 AND key = ?2 AND key IS NOT NULL AND seq < ?3
+		   AND status <= 3 AND (status <> 3 OR ?4)
+		 LIMIT 1`)
+	qKeyHead = newQuery(`
+		SELECT seq FROM inbox_message
+		 WHERE consumer = ?1 AND key = ?2 AND key IS NOT NULL
+		   AND status <= 3 AND (status <> 3 OR ?3)
+		 ORDER BY seq LIMIT 1`)
+	qKeyRelease = newQuery(`
+		UPDATE inbox_message SET next_at = ?2, retry_delay = 0
+		 WHERE seq = ?1 AND status = 1 AND next_at IS NULL`)
+	qKeyHold = newQuery(`UPDATE inbox_message SET next_at = NULL WHERE seq = ?1 AND status = 1`)
+)
+
+// keyOpen reports whether an earlier message of key than seq must be
+// completed first; with deadBlocks, a dead one too.
+func (w *writer) keyOpen(consumer int64, key string, seq int64, deadBlocks bool) (bool, error) {
+	var v [1]driver.Value
+	found, err := w.conn.queryRow(qKeyOpen, v[:], consumer, key, seq, boolInt(deadBlocks))
+	if err != nil {
+		return false, w.fail("asking for earlier messages of a key", err)
+	}
+	return found, nil
+}
+
+// keyRelease makes the first message of key that is not done due, if it was
+// waiting for one that now is. It returns its seq, or 0.
+func (w *writer) keyRelease(consumer int64, key string, deadBlocks bool) (int64, error) {
+	seq, err := w.conn.releaseKey(consumer, key, deadBlocks, w.now)
+	if err != nil {
+		return 0, w.fail("releasing the next message of a key", err)
+	}
+	if seq != 0 {
+		w.wake(w.now)
+	}
+	return seq, nil
+}
+
+func (c *writeConn) releaseKey(consumer int64, key string, deadBlocks bool, now int64) (int64, error) {
+	var v [1]driver.Value
+	found, err := c.queryRow(qKeyHead, v[:], consumer, key, boolInt(deadBlocks))
+	if err != nil || !found {
+		return 0, err
+	}
+	seq := v[0].(int64)
+	n, err := c.exec(qKeyRelease, seq, now)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	return seq, nil
+}
+
+// keyHold makes a message wait for the earlier ones of its key.
+func (w *writer) keyHold(seq int64) error {
+	if _, err := w.conn.exec(qKeyHold, seq); err != nil {
+		return w.fail("holding a message for its key", err)
+	}
+	return nil
+}
+
+var (
+	qComplete = newQuery(`
+		UPDATE inbox_message SET status = 4, attempts = ?2, failures = 0, processed_at = ?3, next_at = NULL, retry_delay = NULL
+		 WHERE seq = ?1`)
+	qCompleteBare = newQuery(`
+		UPDATE inbox_message SET status = 4, attempts = ?2, failures = 0, processed_at = ?3, next_at = NULL, retry_delay = NULL,
+		                         payload = NULL, headers = NULL
+		 WHERE seq = ?1`)
+	qFail = newQuery(`
+		UPDATE inbox_message SET status = ?2, attempts = ?3, failures = ?4, processed_at = ?5, next_at = ?6, retry_delay = ?7, last_error = ?8
+		 WHERE seq = ?1`)
+	qFailBare = newQuery(`
+		UPDATE inbox_message SET status = ?2, attempts = ?3, failures = ?4, processed_at = ?5, next_at = ?6, retry_delay = ?7, last_error = ?8,
+		                         headers = nullif(?9, ''), payload = coalesce(?10, x'')
+		 WHERE seq = ?1`)
+)
+
+func (w *writer) complete(seq, attempts int64, keep bool) error {
+	q := qComplete
+	if !keep {
+		q = qCompleteBare
+	}
+	if _, err := w.conn.exec(q, seq, attempts, w.now); err != nil {
+		return w.fail("completing a message", err)
+	}
+	return nil
+}
+
+// A failure is a failed attempt, as it is recorded.
+type failure struct {
+	status             status // pending or dead
+	attempts, failures int64
+	nextAt, delay      driver.Value
+	processedAt        driver.Value
+	text               string
+}
+
+// failed records f. A row whose payload was not written gets it now.
+func (w *writer) failed(seq int64, f failure, written bool, headers string, payload []byte) (err error) {
+	if written {
+		_, err = w.conn.exec(qFail, seq, int64(f.status), f.attempts, f.failures, f.processedAt, f.nextAt, f.delay, f.text)
+	} else {
+		_, err = w.conn.exec(qFailBare, seq, int64(f.status), f.attempts, f.failures, f.processedAt, f.nextAt, f.delay, f.text, headers, payload)
+	}
+	if err != nil {
+		return w.fail("recording a failed attempt", err)
+	}
+	return nil
+}
+
+// A stored message is a row as a retry finds it.
+type stored struct {
+	status             status
+	attempts, failures int64
+	nextAt, delay      int64
+	waiting            bool // for an earlier message of its key
+	m                  Message
+}
+
+var qLoad = newQuery(`
+	SELECT m.status, m.attempts, m.failures, m.next_at, m.retry_delay, m.received_at,
+	       s.kind, s.name, m.message_id, t.name, m.subject, m.key, n.name, m.stream_seq, m.headers, m.payload
+	  FROM inbox_message m
+	  JOIN inbox_name s ON s.id = m.source
+	  LEFT JOIN inbox_name t ON t.id = m.type
+	  LEFT JOIN inbox_stream i ON i.id = m.stream
+	  LEFT JOIN inbox_name n ON n.id = i.stream
+	 WHERE m.seq = ?1`)
+
+func (w *writer) loadMessage(seq int64) (r stored, found bool, err error) {
+	var v [16]driver.Value
+	found, err = w.conn.queryRow(qLoad, v[:], seq)
+	if err != nil {
+		return r, false, w.fail("reading a message", err)
+	}
+	if !found {
+		return r, false, nil
+	}
+	r.status = status(v[0].(int64))
+	r.attempts, r.failures = v[1].(int64), v[2].(int64)
+	r.nextAt, _ = v[3].(int64)
+	r.waiting = v[3] == nil
+	r.delay, _ = v[4].(int64)
+	m := &r.m
+	m.Seq, m.ReceivedAt = seq, unixMilli(v[5].(int64))
+	m.rule = rule(v[6].(int64))
+	m.Source, m.ID = text(v[7]), text(v[8])
+	m.Type, m.Subject, m.Key, m.Stream = text(v[9]), text(v[10]), text(v[11]), text(v[12])
+	n, _ := v[13].(int64)
+	m.StreamSeq = uint64(n)
+	m.Headers = decodeHeaders(text(v[14]))
+	m.Payload, _ = v[15].([]byte)
+	return r, true, nil
+}
+
+func text(v driver.Value) string {
+	s, _ := v.(string)
+	return s
+}
+
+func boolInt(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
