@@ -1,51 +1,54 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"edge.example/inbox"
+	"edge.example/inbox/internal/natstest"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
-func BenchmarkSubmit(b *testing.B) {
-	ib, err := Open(context.Background(), filepath.Join(b.TempDir(), "x.db"), nil)
-	require.NoError(b, err)
-	defer ib.Close()
-	require.NoError(b, ib.Update(context.Background(), func(ctx context.Context, tx *Tx) error {
+func TestQuick(t *testing.T) {
+	s := natstest.Start(t, nil)
+	_, js := s.Connect()
+	ctx, cancel := context.WithCancel(context.Background())
+	_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
+	require.NoError(t, err)
+	ib, err := inbox.Open(ctx, filepath.Join(t.TempDir(), "x.db"), nil)
+	require.NoError(t, err)
+	require.NoError(t, ib.Update(ctx, func(ctx context.Context, tx *inbox.Tx) error {
 		_, err := tx.ExecContext(ctx, `CREATE TABLE orders(id INTEGER PRIMARY KEY, body BLOB)`)
 		return err
 	}))
-	c, err := ib.Consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+	c, err := ib.Consumer("c", func(ctx context.Context, tx *inbox.Tx, m *inbox.Message) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO orders(body) VALUES(?)`, m.Payload)
 		return err
 	}, nil)
-	require.NoError(b, err)
-	pl := make([]byte, 256)
-	ids := make([]string, b.N)
-	for i := range ids {
-		x := uint64(i) * 0x9E3779B97F4A7C15
-		ids[i] = fmt.Sprintf("%016x%016x", x, x>>7)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- c.Subscribe(ctx, js, "ORDERS", nil) }()
+	for range 1000 {
+		_, err := js.PublishAsync("orders.new", []byte("hello"))
+		require.NoError(t, err)
 	}
-	done := make(chan struct{})
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := 0; i < b.N; i++ {
-		last := i == b.N-1
-		err := c.Submit(context.Background(), Message{ID: ids[i], Source: "s", Payload: pl}, func(o Outcome, err error) {
-			if o != Applied {
-				b.Error(o, err)
-			}
-			if last {
-				close(done)
-			}
-		})
-		require.NoError(b, err)
-	}
-	<-done
-	b.StopTimer()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
-	s, _ := ib.Stats(context.Background())
-	b.Logf("%+v avg group %.0f", s.Consumers, s.GroupSizes.Sum/float64(s.GroupSizes.Count))
+	require.Eventually(t, func() bool {
+		st, err := ib.Stats(ctx)
+		return err == nil && st.Consumers["c"].Applied == 1000
+	}, 10*time.Second, 10*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+	st, _ := ib.Stats(context.Background())
+	t.Logf("%+v", st)
+	require.NoError(t, ib.View(context.Background(), func(ctx context.Context, rx *inbox.Rx) error {
+		var a, b int
+		var n string
+		require.NoError(t, rx.QueryRowContext(ctx, `SELECT stream, first_seq, last_seq FROM inbox_streams`).Scan(&n, &a, &b))
+		t.Log(n, a, b)
+		return nil
+	}))
+	require.NoError(t, ib.Close())
 }

@@ -122,7 +122,7 @@ func (a *account) load(w *writer) error {
 	a.ranges = a.ranges[:0]
 	a.skipped, a.duplicates, a.conflicts = 0, 0, 0
 	a.touched = map[uint64]struct{}{}
-	a.stale, a.dirty = false, false
+	a.stale = false
 	var v [2]driver.Value
 	err := w.conn.each(qRanges, v[:], func() error {
 		a.ranges = append(a.ranges, span{uint64(v[0].(int64)), uint64(v[1].(int64))})
@@ -165,7 +165,6 @@ func (w *writer) account(p *position, o Outcome) error {
 	if p.seq >= a.tail {
 		a.tail, a.tailAt = p.seq, p.time
 	}
-	a.dirty = true
 	w.accounts[a] = struct{}{}
 	return nil
 }

@@ -94,7 +94,8 @@ type writer struct {
 	nextSeq   int64
 	names     map[nameKey]int64
 	counts    map[int64]*counts
-	accounts  map[*account]struct{} // changed in this transaction
+	opened    map[int64]*account    // by number
+	accounts  map[*account]struct{} // touched in this transaction
 	due       int64                 // the earliest due time made in this transaction
 	version   int64                 // PRAGMA data_version: has a guest written?
 	consumers map[int64]*Consumer
@@ -120,6 +121,7 @@ func (w *writer) start(conn *writeConn) {
 	w.settled = make(chan settlement, 4)
 	w.done = make(chan struct{})
 	w.consumers = map[int64]*Consumer{}
+	w.opened = map[int64]*account{}
 	w.forget()
 	if w.opts.StatementTimeout > 0 {
 		w.watch()
@@ -302,9 +304,6 @@ func (w *writer) commitFailed(err error) error {
 
 // committed makes what the transaction changed the writer's memory.
 func (w *writer) committed(took time.Duration) {
-	for a := range w.accounts {
-		a.dirty = false
-	}
 	clear(w.accounts)
 	w.stats.group(len(w.group), took)
 	if w.due != 0 {
