@@ -55,7 +55,7 @@ func newLab(t testing.TB, change func(*Options)) *lab {
 		change(&l.opts)
 	}
 	l.open()
-	l.update(`CREATE TABLE effects (n INTEGER PRIMARY KEY, seq INTEGER NOT NULL, id TEXT NOT NULL)`)
+	l.update(`CREATE TABLE effects (n INTEGER PRIMARY KEY, seq INTEGER NOT NULL, id TEXT NOT NULL); CREATE INDEX effects_seq ON effects (seq)`)
 	t.Cleanup(func() { l.close(); l.check() })
 	return l
 }
@@ -296,3 +296,6 @@ func helperProcess() func() {
 
 // helpers are registered by tests that need a process of their own.
 var helpers = map[string]func(){}
+
+// pass lets time pass in a synctest bubble, where that takes none.
+func pass(d time.Duration) { <-time.After(d) }
