@@ -458,12 +458,16 @@ func TestConsumer_Registration(t *testing.T) {
 	l := newLab(t, nil)
 	l.consumer("c", nil, nil)
 	for name, f := range map[string]func() (*Consumer, error){
-		"twice":          func() (*Consumer, error) { return l.ib.Consumer("c", apply, nil) },
-		"empty name":     func() (*Consumer, error) { return l.ib.Consumer("", apply, nil) },
-		"control":        func() (*Consumer, error) { return l.ib.Consumer("a\nb", apply, nil) },
-		"no handler":     func() (*Consumer, error) { return l.ib.Consumer("x", nil, nil) },
-		"bad multiplier": func() (*Consumer, error) { return l.ib.Consumer("x", apply, &ConsumerOptions{Retry: RetryPolicy{Multiplier: .5}}) },
-		"max < initial":  func() (*Consumer, error) { return l.ib.Consumer("x", apply, &ConsumerOptions{Retry: RetryPolicy{Initial: 9e9, Max: 1e9}}) },
+		"twice":      func() (*Consumer, error) { return l.ib.Consumer("c", apply, nil) },
+		"empty name": func() (*Consumer, error) { return l.ib.Consumer("", apply, nil) },
+		"control":    func() (*Consumer, error) { return l.ib.Consumer("a\nb", apply, nil) },
+		"no handler": func() (*Consumer, error) { return l.ib.Consumer("x", nil, nil) },
+		"bad multiplier": func() (*Consumer, error) {
+			return l.ib.Consumer("x", apply, &ConsumerOptions{Retry: RetryPolicy{Multiplier: .5}})
+		},
+		"max < initial": func() (*Consumer, error) {
+			return l.ib.Consumer("x", apply, &ConsumerOptions{Retry: RetryPolicy{Initial: 9e9, Max: 1e9}})
+		},
 	} {
 		_, err := f()
 		assert.Error(t, err, name)

@@ -1,0 +1,56 @@
+# edge inbox. `make help` lists the targets. Go 1.26 and make are all it needs;
+# `make race` needs a C compiler too (the race detector does).
+
+export CGO_ENABLED = 0
+export GOTOOLCHAIN ?= local
+
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+PACKAGES    = ./... ./testdata/github
+PLATFORMS   = linux/amd64 linux/arm64 linux/arm windows/amd64 darwin/arm64
+VERSION     = $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+
+.DEFAULT_GOAL = help
+.PHONY: help demo test race lint bench cover cross build fuzz testdata
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## watch 10,000 messages from a real JetStream take effect exactly once
+	@go run ./cmd/edge-consumer demo $(DEMO)
+
+test: ## run the test suite (under three minutes on two cores)
+	go test -timeout 10m $(PACKAGES)
+
+race: ## run the root package's tests with the race detector
+	CGO_ENABLED=1 go test -race -timeout 20m .
+
+lint: ## gofmt, go vet, staticcheck, go mod tidy
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "gofmt would change these files"; exit 1; }
+	go vet $(PACKAGES)
+	go run $(STATICCHECK) $(PACKAGES)
+	go mod tidy -diff
+
+bench: ## benchmarks: end to end from JetStream, beside a hand-written consumer
+	go test -run '^$$' -bench . -benchmem -timeout 60m .
+
+cover: ## write cover.out and print the coverage of each package
+	go test -coverprofile cover.out -coverpkg ./... $(PACKAGES)
+	go tool cover -func cover.out | tail -1
+
+cross: ## build for every supported platform
+	@for p in $(PLATFORMS); do \
+		echo "build $$p"; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} GOARM=7 go build -trimpath -o /dev/null ./cmd/edge-consumer || exit 1; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} GOARM=7 go vet $(PACKAGES) || exit 1; \
+	done
+
+build: ## build bin/edge-consumer, one static binary
+	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/edge-consumer ./cmd/edge-consumer
+
+fuzz: ## run every fuzz target for a minute each (FUZZTIME=1m)
+	@for f in $$(go test -list '^Fuzz' . | grep '^Fuzz'); do \
+		go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(or $(FUZZTIME),1m) . || exit 1; \
+	done
+
+testdata: ## fetch the GitHub events of testdata/ again (needs npm)
+	testdata/github/make.sh
