@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -297,7 +298,7 @@ func (c *Consumer) report(o Outcome, m *Message, attempt int, cause error) {
 	case o == Conflict:
 		c.ib.alert(Alert{Kind: AlertConflict, Consumer: c.name, Stream: m.Stream, MessageID: m.ID})
 	case cause != nil:
-		c.ib.log.Warn("attempt failed", "consumer", c.name, "message_id", m.ID, "outcome", o.String(), "attempt", attempt, "error", cause)
+		c.ib.say(slog.LevelWarn, "failed "+c.name, "attempt failed", "consumer", c.name, "message_id", m.ID, "outcome", o.String(), "attempt", attempt, "error", cause)
 	}
 }
 

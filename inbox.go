@@ -41,8 +41,9 @@ type Options struct {
 	// message charged. Default 30 s, negative for none.
 	StatementTimeout time.Duration
 
-	// Logger gets what operators should read. Default slog.Default(). It
-	// never gets a payload.
+	// Logger gets what operators should read: ten lines a minute at most of
+	// each kind of trouble of each consumer. Default slog.Default(). It never
+	// gets a payload.
 	Logger *slog.Logger
 	// Observer is told what happens; see there.
 	Observer *Observer
@@ -97,6 +98,8 @@ type Inbox struct {
 	path string
 	opts *Options
 	log  *slog.Logger
+
+	throttle throttle // of log lines
 
 	readers *sql.DB
 	lock    *fileLock // nil for a guest

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -137,6 +138,19 @@ type Alert struct {
 	Detail    string // more, for people
 }
 
+// alertText is what the log says.
+var alertText = map[AlertKind]string{
+	AlertDead:           "message given up",
+	AlertConflict:       "same identity with another content",
+	AlertStorage:        "the file cannot be written",
+	AlertBroker:         "the broker cannot be used",
+	AlertStreamNew:      "the stream was made anew",
+	AlertStreamReissued: "the broker lost the tail of the stream",
+	AlertConsumerNew:    "the durable consumer was put back",
+	AlertMissing:        "acknowledged messages are missing from the file",
+	AlertRestored:       "working again",
+}
+
 func (ib *Inbox) alert(a Alert) {
 	args := []any{"alert", string(a.Kind)}
 	for _, f := range []struct{ k, v string }{{"consumer", a.Consumer}, {"stream", a.Stream}, {"message_id", a.MessageID}, {"detail", a.Detail}} {
@@ -147,11 +161,11 @@ func (ib *Inbox) alert(a Alert) {
 	if a.Err != nil {
 		args = append(args, "error", a.Err)
 	}
+	level := slog.LevelWarn
 	if a.Kind == AlertRestored {
-		ib.log.Info("inbox", args...)
-	} else {
-		ib.log.Warn("inbox", args...)
+		level = slog.LevelInfo
 	}
+	ib.say(level, string(a.Kind)+" "+a.Consumer, alertText[a.Kind], args...)
 	if o := ib.opts.Observer; o != nil && o.Alert != nil {
 		o.Alert(a)
 	}

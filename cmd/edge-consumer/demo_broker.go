@@ -29,8 +29,8 @@ type broker struct {
 
 // startBroker starts one that keeps its files in a new directory in dir, with
 // the demo's stream.
-func startBroker(ctx context.Context, dir string) (b *broker, err error) {
-	b = &broker{}
+func startBroker(ctx context.Context, dir string) (_ *broker, err error) {
+	b := &broker{}
 	defer func() {
 		if err != nil {
 			b.stop()

@@ -87,8 +87,8 @@ func drained(ctx context.Context, js jetstream.JetStream, ib *inbox.Inbox) (bool
 }
 
 // begin opens the inbox and subscribes.
-func (d *demo) begin(ctx context.Context, fail context.CancelCauseFunc, c *cable) (l *life, err error) {
-	l = &life{ended: make(chan error, 1)}
+func (d *demo) begin(ctx context.Context, fail context.CancelCauseFunc, c *cable) (_ *life, err error) {
+	l := &life{ended: make(chan error, 1)}
 	ctx, l.cancel = context.WithCancel(ctx)
 	defer func() {
 		if err != nil {

@@ -36,32 +36,41 @@ func TestDemo_JSONIsOneObjectWithItsKeys(t *testing.T) {
 	require.Greater(t, got["duplicates"], 3.0, "three are published twice, at least one is delivered again")
 }
 
-// cancelOnWrite cancels a context as soon as something is written to it.
-type cancelOnWrite struct {
+// cancelOn cancels a context when a text is written to it.
+type cancelOn struct {
 	bytes.Buffer
+	text   string
 	cancel context.CancelFunc
 }
 
-func (w *cancelOnWrite) Write(b []byte) (int, error) {
-	w.cancel()
+func (w *cancelOn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(w.text)) {
+		w.cancel()
+	}
 	return w.Buffer.Write(b)
 }
 
 func TestDemo_InterruptedSaysWhereTheDatabaseIs(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	var stdout bytes.Buffer
-	stderr := cancelOnWrite{cancel: cancel}
-	dir := t.TempDir()
-	code := run(ctx, []string{"demo", "--messages", "1000000", "--dir", dir}, nil, &stdout, &stderr)
-	require.Equal(t, exitFailure, code)
-	require.Empty(t, stdout.String())
-	require.Contains(t, stderr.String(), "interrupted before the proof; the database so far is "+filepath.Join(dir, "demo.db"))
+	for _, moment := range []string{"publishing", "the connection was cut", "reading the stream again"} {
+		t.Run(moment, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			var stdout bytes.Buffer
+			stderr := cancelOn{text: moment, cancel: cancel}
+			dir := t.TempDir()
+			code := run(ctx, []string{"demo", "--messages", "200", "--dir", dir}, nil, &stdout, &stderr)
+			require.Equal(t, exitFailure, code)
+			require.Empty(t, stdout.String())
+			require.Contains(t, stderr.String(),
+				"edge-consumer: interrupted before the proof; the database so far is "+filepath.Join(dir, "demo.db"))
 
-	left, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	for _, entry := range left {
-		require.False(t, entry.IsDir(), "the broker's files are still there: %s", entry.Name())
+			left, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			for _, entry := range left {
+				require.False(t, entry.IsDir(), "the broker's files are still there: %s", entry.Name())
+			}
+		})
 	}
 }
 
