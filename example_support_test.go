@@ -13,24 +13,24 @@ import (
 
 // What the Example needs around it: a broker, a producer, patience.
 
-func startBroker() (url string, shutdown func()) {
-	dir := tempDir()
+type broker struct {
+	url, dir string
+	stop     func()
+}
+
+func startBroker() broker {
+	dir, err := os.MkdirTemp("", "inbox-example")
+	check(err)
 	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: dir})
 	check(err)
 	go srv.Start()
 	srv.ReadyForConnections(10 * time.Second)
-	return srv.ClientURL(), func() { srv.Shutdown(); srv.WaitForShutdown(); os.RemoveAll(dir) }
+	return broker{srv.ClientURL(), dir, func() { srv.Shutdown(); srv.WaitForShutdown(); os.RemoveAll(dir) }}
 }
 
-func tempDir() string {
-	dir, err := os.MkdirTemp("", "inbox-example")
-	check(err)
-	return dir
-}
-
-func publishOrders(nc *nats.Conn, js jetstream.JetStream) {
+func publishOrders(js jetstream.JetStream) {
 	ctx := context.Background()
-	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
+	_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
 	check(err)
 	for _, order := range []struct{ id, body string }{
 		{"1", `{"sku":"tea","qty":2}`},
@@ -46,12 +46,17 @@ func publishOrders(nc *nats.Conn, js jetstream.JetStream) {
 	}
 }
 
-func waitFor(ib *inbox.Inbox, deliveries int64) {
-	for {
-		s, err := ib.Stats(context.Background())
-		check(err)
-		if c := s.Consumers["orders"]; c.Applied+c.Duplicates >= deliveries {
-			return
+// waitFor looks on as a guest, as an operator would, until so many deliveries
+// have come to their outcome.
+func waitFor(path string, deliveries int64) {
+	var s inbox.Stats
+	for c := s.Consumers["orders"]; c.Applied+c.Duplicates < deliveries; c = s.Consumers["orders"] {
+		guest, err := inbox.Open(context.Background(), path, &inbox.Options{Guest: true})
+		if err != nil {
+			continue // not made yet
 		}
+		s, err = guest.Stats(context.Background())
+		check(err)
+		check(guest.Close())
 	}
 }

@@ -125,7 +125,7 @@ func (d *demo) begin(ctx context.Context, fail context.CancelCauseFunc, c *cable
 			Key: key,
 			// What the first life did not acknowledge comes again soon, and
 			// is not too much. In earnest, keep the defaults.
-			AckWait: time.Second, Prefetch: 1000,
+			AckWait: time.Second, Prefetch: 500,
 		})
 	})
 	return l, nil

@@ -33,6 +33,7 @@ type sent struct {
 // evidence is what the messages of a stream must have come to.
 type evidence struct {
 	messages     int // in the stream
+	bytes        uint64
 	repeats      int // with an identity and a content that an earlier one has
 	good         int // identities whose first message is an event
 	conflicts    int // contents refused
@@ -55,6 +56,7 @@ func newEvidence() *evidence {
 // add takes the next message of the stream.
 func (e *evidence) add(id identity, eventType string, payload []byte) {
 	e.messages++
+	e.bytes += uint64(len(payload))
 	sum := hash(sha256.Sum256(payload))
 	s := e.messageOf[id]
 	switch {

@@ -22,6 +22,7 @@ type proof struct {
 	Database      string `json:"database"`
 
 	repeats  int      // messages published twice
+	bytes    uint64   // of all payloads published
 	problems []string // why it does not hold
 }
 
@@ -81,7 +82,7 @@ func proveDemo(ctx context.Context, js jetstream.JetStream, db string) (*proof, 
 func prove(ctx context.Context, ib *inbox.Inbox, ev *evidence) (*proof, error) {
 	p := &proof{
 		Published: ev.messages, Distinct: len(ev.messageOf), Database: ib.Path(),
-		repeats: ev.repeats,
+		repeats: ev.repeats, bytes: ev.bytes,
 	}
 	st, err := ib.Stats(ctx)
 	if err != nil {

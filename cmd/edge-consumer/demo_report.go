@@ -4,6 +4,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/dustin/go-humanize"
 )
 
 // print writes the proof for people.
@@ -17,7 +19,7 @@ func (p *proof) print(w io.Writer, took time.Duration) error {
 	line("distinct", comma(p.Distinct), "identities (source, id) among them")
 	line("applied", comma(p.Applied), "")
 	line("duplicates dropped", comma(p.Duplicates),
-		comma(p.repeats)+" published twice, "+comma(max(p.Duplicates-int64(p.repeats), 0))+" delivered again after the cut")
+		comma(p.repeats)+" published twice, "+comma(max(p.Duplicates-int64(p.repeats), 0))+" delivered again, acknowledgements lost or late")
 	line("dead", comma(p.Dead), "no GitHub event, no retry can mend it")
 	line("conflicts", comma(p.Conflicts), "a known identity with another content, kept and not applied")
 	line("business rows", comma(p.BusinessRows), "in the table events; the table repositories adds up too")
@@ -32,8 +34,8 @@ func (p *proof) print(w io.Writer, took time.Duration) error {
 			pr.printf("  - %s\n", problem)
 		}
 	}
-	pr.printf("%s messages in %.1f s, %s a second (published, cut off and delivered again, committed to disk).\n",
-		comma(p.Published), took.Seconds(), comma(int64(float64(p.Published)/took.Seconds())))
+	pr.printf("%s messages (%s) in %.1f s, %s a second, publisher and broker in the same process.\n", comma(p.Published),
+		humanize.Bytes(p.bytes), took.Seconds(), comma(int64(float64(p.Published)/took.Seconds())))
 
 	pr.printf("\nThe database is %s\nSee for yourself, with sqlite3 or any other tool:\n\n", p.Database)
 	for _, query := range demoQueries {
