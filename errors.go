@@ -44,8 +44,9 @@ var (
 
 	// ErrInHandler is returned to a handler that calls back into its own
 	// inbox (Process, Receive, Submit, Update, Close): the one writer is busy
-	// running that handler, so it could only wait for itself. Use tx.
-	ErrInHandler = errors.New("inbox: called from a handler of the same inbox; use its tx")
+	// running that handler, so it could only wait for itself. Use tx. The
+	// callbacks of Submit and of an Observer get it too.
+	ErrInHandler = errors.New("inbox: called from a handler or callback of the same inbox; a handler uses its tx")
 
 	// ErrGuest is returned when a guest asks for what only the owner does.
 	ErrGuest = errors.New("inbox: a guest does not process messages")

@@ -127,7 +127,7 @@ type Inbox struct {
 // It blocks while it brings the schema up to date. Its errors are ErrLocked,
 // ErrNotFile, ErrReadOnly, ErrCorrupt, ErrNetworkFS, ErrNewerSchema and
 // ErrForeignSchema, wrapped with what was found, and errors of the system.
-func Open(ctx context.Context, path string, opts *Options) (ib *Inbox, err error) {
+func Open(ctx context.Context, path string, opts *Options) (_ *Inbox, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func Open(ctx context.Context, path string, opts *Options) (ib *Inbox, err error
 	if err != nil {
 		return nil, err
 	}
-	ib = &Inbox{path: abs, opts: &o, log: o.Logger, consumers: map[string]*Consumer{}}
+	ib := &Inbox{path: abs, opts: &o, log: o.Logger, consumers: map[string]*Consumer{}}
 	ib.ctx, ib.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {

@@ -359,6 +359,12 @@ func TestHandler_CallingItsOwnInbox(t *testing.T) {
 		assert.ErrorIs(t, l.ib.Update(ctx, func(context.Context, *Tx) error { return nil }), ErrInHandler)
 		return nil
 	}))
+	// A callback would wait for itself as well.
+	called := make(chan error, 1)
+	require.NoError(t, c.Submit(ctxBG, Message{ID: "2"}, func(Outcome, error) {
+		called <- l.ib.Update(ctxBG, func(context.Context, *Tx) error { return nil })
+	}))
+	assert.ErrorIs(t, <-called, ErrInHandler)
 	// Another inbox may be called.
 	other := newLab(t, nil)
 	oc := other.consumer("c", nil, nil)

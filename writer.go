@@ -79,6 +79,7 @@ type writer struct {
 
 	// For other goroutines to look at.
 	goid    atomic.Int64          // of the writer goroutine
+	telling atomic.Int64          // id of the settler goroutine while it tells callers
 	guarded atomic.Pointer[guard] // conn's guard, nil without a connection
 	running atomic.Bool           // a group is under way: the watchdog is awake
 
@@ -366,10 +367,13 @@ func (w *writer) settle(err error) {
 // settler tells the callers, in order, away from the writer's path.
 func (w *writer) settler() {
 	defer close(w.done)
+	id := goroutineID()
 	for s := range w.settled {
+		w.telling.Store(id)
 		for i, j := range s.jobs {
 			j.settle(s.errs[i])
 		}
+		w.telling.Store(0)
 	}
 }
 
@@ -515,12 +519,17 @@ func goroutineID() int64 {
 	return id
 }
 
-// onWriter reports whether the caller is a handler of this inbox, running now.
+// onWriter reports whether the caller is a handler of this inbox, or a
+// callback: waiting for the inbox there is waiting for oneself.
 func (w *writer) onWriter() bool {
-	g := w.guarded.Load()
-	if g == nil {
+	inTurn := false
+	if g := w.guarded.Load(); g != nil {
+		_, inTurn = g.now()
+	}
+	telling := w.telling.Load()
+	if !inTurn && telling == 0 {
 		return false
 	}
-	_, inTurn := g.now()
-	return inTurn && goroutineID() == w.goid.Load()
+	id := goroutineID()
+	return inTurn && id == w.goid.Load() || id == telling
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -144,7 +145,7 @@ func TestProof_MessageThatNeverCame(t *testing.T) {
 func applied(t *testing.T) (*inbox.Inbox, *evidence) {
 	t.Helper()
 	ctx := t.Context()
-	ib, err := inbox.Open(ctx, filepath.Join(t.TempDir(), "proof.db"), nil)
+	ib, err := inbox.Open(ctx, filepath.Join(t.TempDir(), "proof.db"), &inbox.Options{Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, ib.Close()) })
 	require.NoError(t, ib.Update(ctx, createTables))

@@ -59,6 +59,15 @@ func (s *Server) Start() {
 // Change changes the options for the next Start.
 func (s *Server) Change(change func(*server.Options)) { change(&s.opts) }
 
+// Reload gives the running server other options; those that cannot change
+// under way need a Stop and a Start.
+func (s *Server) Reload(change func(*server.Options)) {
+	s.t.Helper()
+	change(&s.opts)
+	opts := s.opts
+	require.NoError(s.t, s.srv.ReloadOptions(&opts))
+}
+
 // Stop stops the server; what it stored stays.
 func (s *Server) Stop() {
 	if s.srv != nil {

@@ -1,0 +1,778 @@
+package inbox
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"edge.example/inbox/internal/natstest"
+)
+
+// quick is an AckWait for tests in which messages come again.
+const quick = 250 * time.Millisecond
+
+// The connection breaks after the commit and before the acknowledgement.
+func TestSubscribe_CommitDoneAckLost(t *testing.T) {
+	t.Parallel()
+	var handled atomic.Bool
+	var conn atomic.Pointer[nats.Conn]
+	l := newBrokerLab(t, func(o *Options) {
+		o.Observer.Committed = func(int, time.Duration) {
+			if nc := conn.Load(); nc != nil && handled.Load() {
+				nc.Close()
+			}
+		}
+	})
+	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		handled.Store(true)
+		return apply(ctx, tx, m)
+	}, nil)
+	l.publishN(1, 10)
+	nc, js := l.srv.Connect(clientOptions()...)
+	conn.Store(nc)
+	require.ErrorIs(t, c.Subscribe(ctxBG, js, evStream, &SubscribeOptions{AckWait: quick}), nats.ErrConnectionClosed)
+	before := l.effects("")
+	require.NotZero(t, before, "committed")
+	assert.Zero(t, l.info("c").AckFloor.Stream, "not acknowledged")
+	conn.Store(nil)
+
+	l.subscribe(c, &SubscribeOptions{AckWait: quick})
+	l.applied(10)
+	l.settled("c")
+	l.once(1, 10)
+	assert.GreaterOrEqual(t, l.stats("c").Duplicates, int64(before), "they came again, and were known")
+	assert.Zero(t, l.accounted(10).Duplicates, "the same sequence again is no duplicate in the stream")
+}
+
+// users are the server's users: a producer, who needs no password, and the
+// edge.
+func users(o *server.Options, password string, may *server.Permissions) {
+	o.Users = []*server.User{{Username: "producer", Password: "p"}, {Username: "edge", Password: password, Permissions: may}}
+	o.NoAuthUser = "producer"
+}
+
+// The broker refuses acknowledgements for a while.
+func TestSubscribe_AcksRefused(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLabOn(t, nil, func(o *server.Options) {
+		users(o, "secret", &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$JS.ACK.>"}}})
+	})
+	c := l.consumer("c", nil, nil)
+	l.subscribe(c, &SubscribeOptions{AckWait: quick}, nats.UserInfo("edge", "secret"))
+	l.publishN(1, 10)
+	l.eventually(func() bool { return l.stats("c").Duplicates >= 20 }, "they come again and again")
+	assert.Equal(t, 10, l.effects(""))
+	assert.Zero(t, l.info("c").AckFloor.Stream)
+	l.srv.Reload(func(o *server.Options) { users(o, "secret", nil) })
+	l.settled("c")
+	l.once(1, 10)
+	l.accounted(10)
+}
+
+func TestSubscribe_StreamDeletedAndRecreated(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	l.subscribe(c, nil)
+	same := func(n int) {
+		t.Helper()
+		for range n { // identity by sequence: the new stream has the same sequences
+			l.publish(event("x", "", "same"))
+		}
+	}
+	same(5)
+	l.applied(5)
+	l.settled("c")
+	require.NoError(t, l.js.DeleteStream(ctxBG, evStream))
+	l.eventually(func() bool { return l.alerts.count(AlertBroker) == 1 }, "alerted")
+	l.addStream(evStream, nil)
+	same(3)
+	l.applied(8)
+	l.settled("c")
+	assert.Equal(t, 1, l.alerts.count(AlertStreamNew))
+	assert.Equal(t, 1, l.alerts.count(AlertRestored))
+	assert.Zero(t, l.alerts.count(AlertConsumerNew), "the durable consumer went with its stream")
+
+	// At once, before anybody notices.
+	require.NoError(t, l.js.DeleteStream(ctxBG, evStream))
+	l.addStream(evStream, nil)
+	same(2)
+	l.applied(10)
+	l.settled("c")
+	assert.Equal(t, 2, l.alerts.count(AlertStreamNew))
+	as := l.audit()
+	require.Len(t, as, 3)
+	for i, want := range []uint64{5, 3, 2} {
+		assert.Equal(t, []Interval{{1, want}}, as[i].Accounted)
+		assert.EqualValues(t, want, as[i].Completed)
+		assert.Equal(t, i == 2, as[i].Current)
+	}
+	assert.Zero(t, l.stats("c").Duplicates)
+}
+
+func TestSubscribe_ConsumerDeleted(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	stop := l.subscribe(c, nil)
+	deleteConsumer := func() { require.NoError(t, l.js.DeleteConsumer(ctxBG, evStream, "c")) }
+	l.publishN(1, 10)
+	l.applied(10)
+	l.settled("c")
+	deleteConsumer()
+	l.eventually(func() bool { return l.info("c") != nil }, "put back")
+	assert.Equal(t, jetstream.DeliverByStartSequencePolicy, l.info("c").Config.DeliverPolicy)
+	assert.EqualValues(t, 11, l.info("c").Config.OptStartSeq)
+	assert.Equal(t, 1, l.alerts.count(AlertConsumerNew))
+	l.publishN(11, 15)
+	l.applied(15)
+	l.settled("c")
+
+	// While nobody subscribes, with messages that nobody has taken.
+	stop()
+	l.publishN(16, 20)
+	deleteConsumer()
+	l.subscribe(c, nil)
+	l.applied(20)
+	assert.EqualValues(t, 5, l.settled("c").Delivered.Consumer, "only what is new is delivered")
+	assert.EqualValues(t, 16, l.info("c").Config.OptStartSeq)
+	assert.Equal(t, 2, l.alerts.count(AlertConsumerNew))
+	l.once(1, 20)
+	l.accounted(20)
+	assert.Zero(t, l.stats("c").Duplicates)
+}
+
+// The durable consumer is lost while the first of the messages on their way
+// cannot be stored: it is put back at the gap.
+func TestSubscribe_ConsumerDeletedAboveAGap(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	stop := l.subscribe(c, nil)
+	l.publishN(1, 5)
+	l.applied(5)
+	stop()
+	l.forget(3)
+	require.NoError(t, l.js.DeleteConsumer(ctxBG, evStream, "c"))
+	l.subscribe(c, nil)
+	l.applied(5)
+	l.settled("c")
+	assert.EqualValues(t, 3, l.info("c").Config.OptStartSeq)
+	l.once(1, 5)
+	l.accounted(5)
+}
+
+// forget takes message seq out of the file, as if it had never come.
+func (l *lab) forget(seq int) {
+	l.t.Helper()
+	require.NoError(l.t, l.ib.do(ctxBG, func(w *writer) error {
+		for _, q := range []string{
+			`DELETE FROM effects WHERE seq = (SELECT seq FROM inbox_message WHERE stream_seq = ?1)`,
+			`DELETE FROM inbox_message WHERE stream_seq = ?1`,
+			`UPDATE inbox_consumer SET completed = completed - 1 WHERE ?1 > 0`,
+			`INSERT INTO inbox_range SELECT stream, ?1 + 1, last_seq FROM inbox_range WHERE first_seq < ?1 AND last_seq > ?1`,
+			`UPDATE inbox_range SET last_seq = ?1 - 1 WHERE first_seq < ?1 AND last_seq >= ?1`,
+		} {
+			if _, err := w.conn.exec(query{text: q}, int64(seq)); err != nil {
+				return w.fail(q, err)
+			}
+		}
+		for _, a := range w.opened {
+			a.stale = true
+		}
+		return nil
+	}))
+}
+
+func TestSubscribe_BrokerRestarted(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	l.subscribe(c, nil)
+	l.publishN(1, 20)
+	l.applied(20)
+	for i := range 2 {
+		l.srv.Stop()
+		l.eventually(func() bool { return l.alerts.count(AlertBroker) == i+1 }, "alerted")
+		l.srv.Start()
+		l.publishN(21+i*20, 40+i*20)
+		l.applied(40 + i*20)
+		l.eventually(func() bool { return l.alerts.count(AlertRestored) == i+1 }, "alerted when it was back")
+	}
+	l.once(1, 60)
+	l.settled("c")
+	l.accounted(60)
+	assert.Equal(t, 2, l.alerts.count(AlertBroker), "said once")
+}
+
+// Only the consumer's own connection breaks, in the middle of the traffic.
+func TestSubscribe_ConnectionAway(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, func(o *Options) { o.MaxGroup = 20 })
+	c := l.consumer("c", nil, nil)
+	line := newLine(t)
+	l.subscribe(c, &SubscribeOptions{AckWait: quick, Prefetch: 64}, line.option())
+	l.publishN(1, 200)
+	for i := range 3 {
+		l.eventually(func() bool { return l.effects("") >= 50+i*200 }, "in the middle")
+		line.cut()
+		l.publishN(201+i*200, 400+i*200)
+		line.mend()
+	}
+	l.applied(800)
+	l.once(1, 800)
+	l.settled("c")
+	l.accounted(800)
+	assert.Zero(t, l.alerts.count(AlertMissing))
+}
+
+func TestSubscribe_StartWithTheBrokerAway(t *testing.T) {
+	t.Parallel()
+	l := &brokerLab{lab: newLab(t, nil), srv: natstest.Start(t, nil)}
+	url := l.srv.URL()
+	l.srv.Stop() // its port is known now
+	c := l.consumer("c", nil, nil)
+	nc, js := natstest.Connect(t, url, clientOptions()...)
+	require.False(t, nc.IsConnected())
+	cfg := evConfig(evStream)
+	cfg.Subjects = []string{"ev.>"}
+	l.subscribeTo(c, js, evStream, &SubscribeOptions{CreateStream: &cfg})
+	l.eventually(func() bool { return l.alerts.count(AlertBroker) == 1 }, "alerted")
+	l.srv.Start()
+	l.nc, l.js = l.srv.Connect(clientOptions()...)
+	l.eventually(func() bool { return l.info("c") != nil }, "stream and consumer are made")
+	l.publishN(1, 10)
+	l.applied(10)
+	l.settled("c")
+	l.accounted(10)
+	assert.Equal(t, 1, l.alerts.count(AlertBroker), "said once")
+	l.eventually(func() bool { return l.alerts.count(AlertRestored) == 1 }, "restored")
+}
+
+func TestSubscribe_StreamNotThereYet(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	require.NoError(t, l.js.DeleteStream(ctxBG, evStream))
+	c := l.consumer("c", nil, nil)
+	l.subscribe(c, nil)
+	l.eventually(func() bool { return l.alerts.count(AlertBroker) == 1 }, "alerted")
+	assert.ErrorContains(t, l.alerts.all[0].Err, "create it, or set CreateStream")
+	l.addStream(evStream, nil)
+	l.publishN(1, 1)
+	l.applied(1)
+}
+
+// A broker that loses the end of its stream gives the same sequences to other
+// messages.
+func TestSubscribe_ReissuedSequences(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		others int // published before the consumer looks again; 10 were accounted for
+		after  int // and after that
+		filter bool
+		id     bool // the messages have ids, else they are told apart by their sequence
+	}{
+		"noticed by the end of the stream":           {0, 8, false, true},
+		"some reissued, still shorter":               {3, 8, false, true},
+		"some reissued, still shorter, no ids":       {3, 8, false, false},
+		"reissued to the same length":                {5, 3, false, true},
+		"reissued to the same length, no ids":        {5, 3, false, false},
+		"reissued beyond, noticed by the store time": {9, 3, false, true},
+		"reissued beyond, no ids":                    {9, 3, false, false},
+		"with a filter, shorter":                     {2, 8, true, true},
+		"with a filter, reissued beyond":             {9, 3, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newBrokerLab(t, nil)
+			c := l.consumer("c", nil, nil)
+			opts := &SubscribeOptions{}
+			if tc.filter {
+				opts.Subjects = []string{"ev.ours"}
+			}
+			ours := 0 // published for us
+			publish := func(prefix string, n int) {
+				t.Helper()
+				for i := range n {
+					id := ""
+					if tc.id {
+						id = fmt.Sprint(prefix, i)
+					}
+					if tc.filter && i%3 == 2 {
+						l.publish(event("theirs", id, prefix))
+						continue
+					}
+					l.publish(event("ours", id, prefix))
+					ours++
+				}
+			}
+			line := newLine(t)
+			l.subscribe(c, opts, line.option())
+			publish("first", 5)
+			l.applied(ours)
+			l.settled("c")
+			l.srv.Stop()
+			restore := l.srv.SaveFiles()
+			l.srv.Start()
+			publish("lost", 5)
+			l.applied(ours)
+			l.settled("c")
+
+			line.cut()
+			l.srv.Stop()
+			restore()
+			l.srv.Start()
+			publish("other", tc.others)
+			line.mend()
+			if tc.others == 0 {
+				l.eventually(func() bool { return l.alerts.count(AlertStreamReissued) == 1 }, "noticed")
+			}
+			publish("more", tc.after)
+			l.applied(ours)
+			assert.Equal(t, 1, l.alerts.count(AlertStreamReissued))
+			l.settled("c")
+
+			as := l.audit()
+			require.Len(t, as, 2)
+			assert.Equal(t, []int{0, 1}, []int{as[0].Epoch, as[1].Epoch})
+			assert.False(t, as[0].Current)
+			assert.True(t, as[1].Current)
+			assert.True(t, as[0].Created.Equal(as[1].Created), "it is the same stream")
+			require.NoError(t, as[1].Compare(ctxBG, l.js))
+			assert.Empty(t, as[1].Missing)
+			assert.Empty(t, as[1].OnBroker)
+			if !tc.filter {
+				assert.Equal(t, []Interval{{1, 10}}, as[0].Accounted)
+				assert.Equal(t, []Interval{{1, uint64(5 + tc.others + tc.after)}}, as[1].Accounted)
+			}
+			assert.Zero(t, l.stats("c").Duplicates, "what was there before the histories part is not taken again")
+			assert.Zero(t, l.stats("c").Conflicts)
+			assert.Zero(t, l.alerts.count(AlertMissing))
+		})
+	}
+}
+
+// The producers know of the loss and publish again what was lost.
+func TestSubscribe_ReissuedAndRepublished(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	line := newLine(t)
+	l.subscribe(c, nil, line.option())
+	l.publishN(1, 5)
+	l.applied(5)
+	l.settled("c")
+	l.srv.Stop()
+	restore := l.srv.SaveFiles()
+	l.srv.Start()
+	l.publishN(6, 10)
+	l.applied(10)
+	l.settled("c")
+	line.cut()
+	l.srv.Stop()
+	restore()
+	l.srv.Start()
+	l.publish(event("n", "11", "payload 11")) // where 6 was
+	l.publishN(6, 10)
+	l.publishN(12, 20)
+	line.mend()
+	l.applied(20)
+	l.once(1, 20)
+	l.settled("c")
+	as := l.audit()
+	require.Len(t, as, 2)
+	assert.Equal(t, []Interval{{1, 20}}, as[1].Accounted)
+	assert.EqualValues(t, 5, as[1].Duplicates)
+}
+
+// The file is put back from an older copy: what was acknowledged since is
+// fetched again.
+func TestSubscribe_FileRestoredFromOlderCopy(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	session := func(last int) {
+		t.Helper()
+		stop := l.subscribe(l.consumer("c", nil, nil), nil)
+		l.eventually(func() bool { return l.effects("") == last }, "applied up to %d", last)
+		l.settled("c")
+		stop()
+		l.close()
+	}
+	l.publishN(1, 5)
+	session(5)
+	copied, err := os.ReadFile(l.path)
+	require.NoError(t, err)
+	l.open()
+	l.publishN(6, 10)
+	session(10)
+	require.NoError(t, os.WriteFile(l.path, copied, 0o600))
+	l.open()
+	require.Equal(t, 5, l.effects(""))
+	l.publishN(11, 12)
+	session(12)
+	assert.Equal(t, 1, l.alerts.count(AlertMissing))
+	l.open()
+	l.once(1, 12)
+	l.accounted(12)
+
+	// Without any new message, too.
+	l.close()
+	require.NoError(t, os.WriteFile(l.path, copied, 0o600))
+	l.open()
+	session(12)
+	assert.Equal(t, 2, l.alerts.count(AlertMissing))
+	l.open()
+	l.once(1, 12)
+	l.accounted(12)
+}
+
+// Some acknowledged sequences are gone, between others.
+func TestSubscribe_MissingInTheMiddle(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	stop := l.subscribe(c, nil)
+	l.publishN(1, 9)
+	l.applied(9)
+	l.settled("c")
+	stop()
+	l.forget(3)
+	l.forget(7)
+	require.Equal(t, 7, l.effects(""))
+	l.subscribe(c, nil)
+	l.applied(9)
+	l.once(1, 9)
+	l.settled("c")
+	l.accounted(9)
+	assert.Equal(t, 1, l.alerts.count(AlertMissing))
+	assert.EqualValues(t, 5, l.stats("c").Duplicates, "what came again with them")
+}
+
+func TestSubscribe_DiskTrouble(t *testing.T) {
+	t.Parallel()
+	pragma := func(l *brokerLab, text string) {
+		l.t.Helper()
+		require.NoError(l.t, l.ib.do(ctxBG, func(w *writer) error {
+			_, err := w.conn.exec(query{text: text})
+			return err
+		}), text)
+	}
+	payload := string(make([]byte, 8000))
+	const n = 60
+	for name, tc := range map[string]struct {
+		begin func(*brokerLab)
+		end   string
+		all   bool // nothing at all can be written
+	}{
+		"full": {func(l *brokerLab) {
+			pragma(l, fmt.Sprintf(`PRAGMA max_page_count = %d`, value[int](l.lab, `PRAGMA page_count`)+20))
+		}, `PRAGMA max_page_count = 1000000`, false},
+		"read-only": {func(l *brokerLab) { pragma(l, `PRAGMA query_only = 1`) }, `PRAGMA query_only = 0`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newBrokerLab(t, nil)
+			c := l.consumer("c", nil, nil)
+			l.subscribe(c, &SubscribeOptions{AckWait: quick})
+			l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting > 0 }, "pulling")
+			tc.begin(l)
+			for i := range n {
+				l.publish(event("x", fmt.Sprint(i+1), payload))
+			}
+			l.eventually(func() bool { return l.alerts.count(AlertStorage) > 0 }, "alerted")
+			l.notPulling("c")
+			in := l.effects("")
+			require.Less(t, in, n)
+			ci := l.info("c")
+			assert.Positive(t, ci.NumAckPending, "not acknowledged: %+v", ci)
+			if tc.all {
+				assert.Zero(t, in)
+				assert.Zero(t, ci.AckFloor.Stream)
+				assert.Equal(t, 1, l.alerts.count(AlertStorage), "said once")
+				assert.Zero(t, l.alerts.count(AlertRestored))
+			}
+			l.audit()
+			pragma(l, tc.end)
+			l.applied(n)
+			l.once(1, n)
+			l.settled("c")
+			assert.Positive(t, l.alerts.count(AlertRestored))
+			assert.Zero(t, l.stats("c").Failures, "nobody is charged")
+			assert.Zero(t, value[int](l.lab, `SELECT count(*) FROM inbox WHERE attempts <> 1`))
+			l.accounted(n)
+		})
+	}
+}
+
+// Refused credentials are no reason to give up.
+func TestSubscribe_CredentialsRefused(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLabOn(t, nil, func(o *server.Options) { users(o, "secret", nil) })
+	c := l.consumer("c", nil, nil)
+	var refused atomic.Int64
+	l.subscribe(c, nil, nats.UserInfo("edge", "secret"), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+		if errors.Is(err, nats.ErrAuthorization) {
+			refused.Add(1)
+		}
+	}))
+	l.publishN(1, 5)
+	l.applied(5)
+	l.srv.Stop()
+	l.srv.Change(func(o *server.Options) { users(o, "another", nil) })
+	l.srv.Start()
+	l.publishN(6, 10)
+	l.eventually(func() bool { return refused.Load() >= 5 }, "refused: %v", lazy(func() any { return refused.Load() }))
+	assert.Equal(t, 1, l.alerts.count(AlertBroker))
+	assert.Equal(t, 5, l.effects(""))
+	l.srv.Stop()
+	l.srv.Change(func(o *server.Options) { users(o, "secret", nil) })
+	l.srv.Start()
+	l.publishN(11, 12)
+	l.applied(12)
+	l.once(1, 12)
+	l.settled("c")
+	l.accounted(12)
+	for _, a := range l.alerts.all {
+		assert.NotContains(t, fmt.Sprint(a), "secret")
+	}
+}
+
+// Whatever breaks the deliveries, the messages of one key take effect in the
+// order of the stream.
+func TestSubscribe_OrderByKeyOverBreaks(t *testing.T) {
+	t.Parallel()
+	const n = 1200
+	l := newBrokerLab(t, func(o *Options) { o.MaxGroup = 25 })
+	c := l.consumer("c", nil, nil)
+	var ms []*nats.Msg
+	for i := range n {
+		m := event("x", fmt.Sprint(i+1), string(make([]byte, 2000)))
+		m.Header.Set("Key", fmt.Sprint("k", i%3))
+		ms = append(ms, m)
+	}
+	l.publish(ms...)
+	line := newLine(t)
+	opts := &SubscribeOptions{Key: KeyFromHeader("Key"), AckWait: quick, Prefetch: 200}
+	stop := l.subscribe(c, opts, line.option())
+	breaks := []func(){
+		func() { line.cut(); line.mend() },
+		func() { stop(); stop = l.subscribe(c, opts, line.option()) },
+		func() { require.NoError(t, l.ib.Pause(ctxBG, "c")); require.NoError(t, l.ib.Resume(ctxBG, "c")) },
+		func() { l.srv.Stop(); l.srv.Start() },
+	}
+	l.run()
+	for i, brk := range append(breaks, breaks...) {
+		l.eventually(func() bool { return l.effects("") >= 100*(i+1) }, "some more")
+		brk()
+	}
+	l.applied(n)
+	l.once(1, n)
+	l.inOrder()
+	l.settled("c")
+	l.accounted(n)
+}
+
+// Shutdown in the middle of the traffic: what was committed is acknowledged.
+func TestSubscribe_Shutdown(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, func(o *Options) { o.MaxGroup = 50 })
+	const n = 3000
+	inMiddle, goOn := make(chan struct{}), make(chan struct{})
+	count := 0
+	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		if count++; count == 400 {
+			close(inMiddle)
+			<-goOn
+		}
+		return apply(ctx, tx, m)
+	}, nil)
+	l.publishN(1, n)
+	ctx, cancel := context.WithCancel(ctxBG)
+	done := make(chan error, 1)
+	_, js := l.srv.Connect(clientOptions()...)
+	go func() { done <- c.Subscribe(ctx, js, evStream, &SubscribeOptions{Prefetch: 500}) }()
+	<-inMiddle
+	cancel()
+	close(goOn)
+	require.NoError(t, <-done)
+	was := l.effects("")
+	require.Less(t, was, n, "in the middle")
+	l.eventually(func() bool { return l.info("c").AckFloor.Stream == uint64(was) }, "everything committed is acknowledged")
+	l.close()
+	l.open()
+	c = l.consumer("c", nil, nil)
+	l.subscribe(c, nil) // with an AckWait of half a minute
+	l.applied(n)
+	l.once(1, n)
+	l.settled("c")
+	assert.Zero(t, l.stats("c").Duplicates, "nothing that was applied came again")
+	l.accounted(n)
+}
+
+func init() { helpers["subscribe"] = subscribeHelper }
+
+// subscribeHelper is a process that consumes the stream until SIGTERM comes.
+// At the message number INBOX_TEST_AT of its life it says so on standard
+// output and does what INBOX_TEST_DO says.
+func subscribeHelper() {
+	at, _ := strconv.Atoi(os.Getenv("INBOX_TEST_AT"))
+	do := os.Getenv("INBOX_TEST_DO")
+	ctx, stop := signal.NotifyContext(ctxBG, syscall.SIGTERM)
+	defer stop()
+	must := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "helper:", err)
+			os.Exit(1)
+		}
+	}
+	hung := false // on the writer's goroutine
+	opts := &Options{Logger: slog.New(slog.DiscardHandler), CacheSize: 4 << 20, MaxGroup: 50}
+	opts.Observer = &Observer{Committed: func(int, time.Duration) {
+		if hung {
+			fmt.Println("there")
+			select {} // committed, not acknowledged
+		}
+	}}
+	ib, err := Open(ctx, os.Getenv("INBOX_TEST_PATH"), opts)
+	must(err)
+	count := 0
+	c, err := ib.Consumer("c", func(hctx context.Context, tx *Tx, m *Message) error {
+		if count++; count == at {
+			switch do {
+			case "terminate":
+				fmt.Println("there")
+				<-ctx.Done()
+			case "kill in the transaction":
+				fmt.Println("there")
+				select {}
+			case "kill after the commit":
+				hung = true
+			}
+		}
+		return apply(hctx, tx, m)
+	}, nil)
+	must(err)
+	nc, err := nats.Connect(os.Getenv("INBOX_TEST_URL"), NATSOptions()...)
+	must(err)
+	js, err := jetstream.New(nc)
+	must(err)
+	var wg sync.WaitGroup
+	wg.Go(func() { must(ib.Run(ctx)) })
+	must(c.Subscribe(ctx, js, evStream, helperSubscription()))
+	wg.Wait()
+	must(ib.Close())
+	nc.Close()
+}
+
+func helperSubscription() *SubscribeOptions {
+	return &SubscribeOptions{Key: KeyFromHeader("Key"), AckWait: 2 * time.Second, Prefetch: 300}
+}
+
+// startHelper starts subscribeHelper on the closed file of l, and returns
+// when it is in the middle of the traffic.
+func (l *brokerLab) startHelper(at int, do string) *exec.Cmd {
+	l.t.Helper()
+	exe, err := os.Executable()
+	require.NoError(l.t, err)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), "INBOX_TEST_HELPER=subscribe", "INBOX_TEST_PATH="+l.path, "INBOX_TEST_URL="+l.srv.URL(),
+		"INBOX_TEST_AT="+strconv.Itoa(at), "INBOX_TEST_DO="+do)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(l.t, err)
+	require.NoError(l.t, cmd.Start())
+	l.t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(l.t, err)
+	require.Equal(l.t, "there\n", line)
+	return cmd
+}
+
+// publishKeyed publishes the messages 1..n, of three keys.
+func (l *brokerLab) publishKeyed(n int) {
+	l.t.Helper()
+	var ms []*nats.Msg
+	for i := range n {
+		m := event("x", fmt.Sprint(i+1), "")
+		m.Header.Set("Key", fmt.Sprint("k", i%3))
+		ms = append(ms, m)
+	}
+	l.publish(ms...)
+}
+
+func TestSubscribe_SIGTERM(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("no SIGTERM here")
+	}
+	const n = 5000
+	l := newBrokerLab(t, nil)
+	l.close()
+	l.publishKeyed(n)
+	cmd := l.startHelper(1000, "terminate")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, cmd.Wait(), "it ends by itself, without an error")
+
+	l.open()
+	was := l.effects("")
+	require.GreaterOrEqual(t, was, 1000, "what was taken is committed")
+	require.Less(t, was, n, "in the middle")
+	assert.EqualValues(t, was, l.info("c").AckFloor.Stream, "and acknowledged")
+	l.accounted(uint64(was))
+	l.subscribe(l.consumer("c", nil, nil), helperSubscription())
+	l.applied(n)
+	l.once(1, n)
+	l.inOrder()
+	l.settled("c")
+	assert.Zero(t, l.stats("c").Duplicates, "nothing that was applied came again")
+	l.accounted(n)
+}
+
+func TestSubscribe_Killed(t *testing.T) {
+	t.Parallel()
+	const n = 3000
+	l := newBrokerLab(t, nil)
+	l.close()
+	l.publishKeyed(n)
+	for _, do := range []string{"kill in the transaction", "kill after the commit"} {
+		cmd := l.startHelper(800, do)
+		require.NoError(t, cmd.Process.Kill())
+		require.Error(t, cmd.Wait())
+	}
+	l.open()
+	was := l.effects("")
+	require.Greater(t, was, 1000)
+	require.Less(t, was, n)
+	assert.Less(t, l.info("c").AckFloor.Stream, uint64(was), "the last commit was not acknowledged")
+	l.audit()
+	l.subscribe(l.consumer("c", nil, nil), helperSubscription())
+	l.applied(n)
+	l.once(1, n)
+	l.inOrder()
+	l.settled("c")
+	l.accounted(n)
+	assert.Zero(t, l.alerts.count(AlertMissing))
+}
