@@ -101,15 +101,8 @@ func (w *writer) loadConsumers() error {
 	})
 }
 
+// qClock is for a clock that was set back: a due time that lies further in the
+// future than its wait is long is counted from now.
 var qClock = newQuery(`
 	UPDATE inbox_message SET next_at = ?1 + retry_delay
 	 WHERE status = 1 AND next_at IS NOT NULL AND next_at > ?1 AND next_at - retry_delay > ?1`)
-
-// mendClock is for a clock that was set back: a due time that lies further in
-// the future than its wait is long is counted from now.
-func (w *writer) mendClock() error {
-	if _, err := w.conn.exec(qClock, w.now); err != nil {
-		return w.fail("mending due times after a clock change", err)
-	}
-	return nil
-}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -158,7 +159,7 @@ func (l *lab) check() {
 	if _, err := os.Stat(l.path + "-wal"); err == nil {
 		assert.Fail(l.t, "a -wal file was left behind by a clean close")
 	}
-	db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(l.path)+"?mode=ro")
+	db, err := sql.Open("sqlite", dsn(l.path, url.Values{"mode": {"ro"}}))
 	require.NoError(l.t, err)
 	defer db.Close()
 	checkInvariants(l.t, db, l.replays)

@@ -8,10 +8,10 @@ package inbox
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"mime"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -160,25 +160,69 @@ func cloudEvent(m *Message) (found bool, err error) {
 		return false, nil
 	}
 	if t, _, err := mime.ParseMediaType(contentType); err != nil || t != "application/cloudevents+json" {
-		return false, fmt.Errorf("%w: CloudEvent with content type %q: only application/cloudevents+json is read", errInvalid, contentType)
+		return false, fmt.Errorf("%w: CloudEvent with content type %.100q: only application/cloudevents+json is read", errInvalid, contentType)
 	}
-	if !utf8.Valid(m.Payload) {
-		return false, fmt.Errorf("%w: structured CloudEvent: the payload is not UTF-8", errInvalid)
-	}
-	var event struct {
-		ID     string `json:"id"`
-		Source string `json:"source"`
-		Type   string `json:"type"`
-	}
-	if err := json.Unmarshal(m.Payload, &event); err != nil {
+	event, err := structuredEvent(m.Payload)
+	if err != nil {
 		return false, fmt.Errorf("%w: structured CloudEvent: %w", errInvalid, err)
 	}
-	if event.ID == "" || event.Source == "" {
-		return false, fmt.Errorf("%w: structured CloudEvent: id and source are required (CloudEvents 1.0, section 3.1)", errInvalid)
-	}
-	m.rule, m.Source, m.ID = ruleProducer, event.Source, event.ID
+	m.rule, m.Source, m.ID = ruleProducer, event.source, event.id
 	if m.Type == "" {
-		m.Type = event.Type
+		m.Type = event.typ
 	}
 	return true, nil
+}
+
+// eventNames are the attributes of a CloudEvent that the inbox reads.
+type eventNames struct{ id, source, typ string }
+
+// structuredEvent reads a CloudEvent in JSON. It does not use json.Unmarshal,
+// which takes other spellings of a name, the last of several, and U+FFFD for
+// half a surrogate pair: it would give different events one identity.
+func structuredEvent(doc []byte) (e eventNames, err error) {
+	if !utf8.Valid(doc) {
+		return e, errors.New("the payload is not UTF-8")
+	}
+	if err := checkJSON(doc); err != nil {
+		return e, err
+	}
+	c := jsonCursor{src: doc}
+	if c.token() != '{' {
+		return e, errors.New("the payload is not a JSON object")
+	}
+	type attribute struct {
+		name     string
+		to       *string
+		required bool
+		raw      []byte
+	}
+	attributes := [...]attribute{{name: "id", to: &e.id, required: true}, {name: "source", to: &e.source, required: true}, {name: "type", to: &e.typ}}
+	isName, at := true, -1
+	for item := range jsonItems(doc[c.pos:]) {
+		switch {
+		case isName:
+			at = slices.IndexFunc(attributes[:], func(a attribute) bool { return nameEquals(item, a.name) })
+		case at < 0:
+		case attributes[at].raw != nil:
+			return e, fmt.Errorf("%s occurs more than once", attributes[at].name)
+		default:
+			attributes[at].raw = item
+		}
+		isName = !isName
+	}
+	for _, a := range attributes {
+		switch {
+		case a.raw == nil || a.raw[0] == 'n':
+		case a.raw[0] != '"':
+			return e, fmt.Errorf("%s is not a string", a.name)
+		default:
+			if *a.to, err = decodeJSONString(a.raw); err != nil {
+				return e, fmt.Errorf("%s: %w", a.name, err)
+			}
+		}
+		if a.required && *a.to == "" {
+			return e, fmt.Errorf("%s is required (CloudEvents 1.0, section 3.1)", a.name)
+		}
+	}
+	return e, nil
 }

@@ -61,7 +61,8 @@ func (h Header) lookup(name string) (value string, found bool) {
 	}
 	var best string
 	for k, v := range h {
-		if len(v) > 0 && strings.EqualFold(k, name) && (!found || k < best) {
+		// EqualFold alone also takes ſ for s, and the Kelvin sign for k.
+		if len(v) > 0 && len(k) == len(name) && strings.EqualFold(k, name) && (!found || k < best) {
 			best, value, found = k, v[0], true
 		}
 	}

@@ -16,8 +16,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -50,6 +52,9 @@ type SubscribeOptions struct {
 	// Prefetch bounds the messages that were delivered and are not yet
 	// acknowledged. Default 4096.
 	Prefetch int
+	// PrefetchBytes bounds their size, to within half as much again, or one
+	// message that is larger. Default 32 MiB.
+	PrefetchBytes int
 }
 
 func (o *SubscribeOptions) setDefaults(c *Consumer) error {
@@ -70,8 +75,11 @@ func (o *SubscribeOptions) setDefaults(c *Consumer) error {
 	if o.Prefetch == 0 {
 		o.Prefetch = 4096
 	}
-	if o.AckWait < 100*time.Millisecond || o.Prefetch < 1 {
-		return fmt.Errorf("inbox: SubscribeOptions: AckWait is %v (at least 100ms), Prefetch is %d (at least 1)", o.AckWait, o.Prefetch)
+	if o.PrefetchBytes == 0 {
+		o.PrefetchBytes = 32 << 20
+	}
+	if o.AckWait < 100*time.Millisecond || o.Prefetch < 1 || o.PrefetchBytes < 1 {
+		return fmt.Errorf("inbox: SubscribeOptions: AckWait is %v (at least 100ms), Prefetch %d and PrefetchBytes %d (at least 1)", o.AckWait, o.Prefetch, o.PrefetchBytes)
 	}
 	return o.Identity.compile()
 }
@@ -124,14 +132,27 @@ type subscription struct {
 	opts   SubscribeOptions
 	prefix string // of the JetStream API
 
+	nak []byte
+
 	status   chan nats.Status
 	inflight inflight
 
 	// Owned by the goroutine of Subscribe.
-	acct    *account
-	created int64
-	down    bool // the broker was alerted as unusable
-	cursor  cursor
+	acct        *account
+	created     int64
+	durable     jetstream.ConsumerConfig // as the broker has it
+	down        bool                     // the broker was alerted as unusable
+	storageWait time.Duration            // before the file is tried again
+	cursor      cursor
+}
+
+// subscribed holds every subscriptionKey of this process that is in use: two
+// subscriptions would each account for what the other has to deliver.
+var subscribed sync.Map
+
+type subscriptionKey struct {
+	c      *Consumer
+	stream string
 }
 
 // A cursor is where the durable consumer stands in the stream: after it has
@@ -141,6 +162,7 @@ type subscription struct {
 type cursor struct {
 	seq, dseq uint64
 	valid     bool
+	broken    bool // there was a break: the stream must be asked about what lies before it
 }
 
 // Subscribe consumes a JetStream stream until ctx ends: it inserts and
@@ -153,7 +175,7 @@ type cursor struct {
 // closed for good, ErrClosed.
 //
 // A failed message is stored and acknowledged: Run retries it. Connect with
-// NATSOptions.
+// NATSOptions. A consumer has one subscription to a stream at a time.
 func (c *Consumer) Subscribe(ctx context.Context, js jetstream.JetStream, stream string, opts *SubscribeOptions) error {
 	s := &subscription{c: c, js: js, nc: js.Conn(), stream: stream}
 	if opts != nil {
@@ -173,6 +195,11 @@ func (c *Consumer) Subscribe(ctx context.Context, js jetstream.JetStream, stream
 	default:
 		s.prefix = "$JS.API."
 	}
+	key := subscriptionKey{c, stream}
+	if _, taken := subscribed.LoadOrStore(key, true); taken {
+		return fmt.Errorf("inbox: consumer %q is subscribed to stream %s already: give that subscription all the Subjects, or use another consumer", c.name, stream)
+	}
+	defer subscribed.Delete(key)
 	done, err := c.ib.begin()
 	if err != nil {
 		return err
@@ -181,6 +208,7 @@ func (c *Consumer) Subscribe(ctx context.Context, js jetstream.JetStream, stream
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ib.ctx, cancel)()
+	s.nak = fmt.Appendf(nil, `-NAK {"delay":%d}`, min(nakDelay, s.opts.AckWait).Nanoseconds())
 	s.inflight.init()
 	s.status = s.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer s.nc.RemoveStatusListener(s.status)
@@ -204,10 +232,13 @@ type fatalError struct{ err error }
 func (e *fatalError) Error() string { return e.err.Error() }
 func (e *fatalError) Unwrap() error { return e.err }
 
-// Reasons for pull to end that are no trouble.
 var (
+	// Reasons for pull to end that are no trouble.
 	errPaused    = errors.New("inbox: the consumer is paused")
 	errReconnect = errors.New("inbox: the connection was made anew")
+	errLookAgain = errors.New("inbox: the deliveries came with a break")
+
+	errConnectionLost = errors.New("inbox: the connection to the broker was lost")
 )
 
 const bindBackoffMax = 15 * time.Second
@@ -239,7 +270,7 @@ func (s *subscription) run(ctx context.Context) error {
 			return err
 		case s.nc.IsClosed():
 			return fmt.Errorf("inbox: consumer %q: %w", s.c.name, nats.ErrConnectionClosed)
-		case errors.Is(err, errPaused), errors.Is(err, errReconnect):
+		case errors.Is(err, errPaused), errors.Is(err, errReconnect), errors.Is(err, errLookAgain):
 			continue
 		case isStorage(err):
 			s.awaitStorage(ctx, err)
@@ -280,9 +311,12 @@ func (s *subscription) up() {
 // meanwhile; what was delivered and not acknowledged comes again.
 func (s *subscription) awaitStorage(ctx context.Context, err error) {
 	s.c.ib.alert(Alert{Kind: AlertStorage, Consumer: s.c.name, Stream: s.stream, Err: err, Detail: "pulling stopped until the file can be written"})
-	backoff := 250 * time.Millisecond
+	if s.inflight.progress.Swap(false) {
+		s.storageWait = 0
+	}
 	for ctx.Err() == nil {
-		t := time.NewTimer(backoff)
+		s.storageWait = min(max(2*s.storageWait, 250*time.Millisecond), pollBackoffMax)
+		t := time.NewTimer(s.storageWait)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -293,7 +327,6 @@ func (s *subscription) awaitStorage(ctx context.Context, err error) {
 			s.c.ib.alert(Alert{Kind: AlertRestored, Consumer: s.c.name, Stream: s.stream, Detail: "the file can be written again"})
 			return
 		}
-		backoff = min(2*backoff, pollBackoffMax)
 	}
 }
 
@@ -308,14 +341,47 @@ func (w *writer) probe() error {
 }
 
 // bind finds the stream and the durable consumer and brings them and the file
-// to one opinion.
+// to one opinion. It gives up when the connection breaks: the reply to a
+// request that was under way then would be waited for in vain.
 func (s *subscription) bind(ctx context.Context) error {
+	for stale := true; stale; {
+		select {
+		case <-s.status:
+		default:
+			stale = false
+		}
+	}
 	if !s.nc.IsConnected() {
 		return errors.New("inbox: not connected to the broker") // its URL may hold a password
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
+	done := make(chan struct{})
+	broken := make(chan bool, 1)
+	go func() {
+		for {
+			select {
+			case st := <-s.status:
+				if st != nats.CONNECTED {
+					cancel()
+					broken <- true
+					return
+				}
+			case <-done:
+				broken <- false
+				return
+			}
+		}
+	}()
+	err := s.agree(ctx)
+	close(done)
+	if <-broken {
+		return errConnectionLost
+	}
+	return err
+}
 
+func (s *subscription) agree(ctx context.Context) error {
 	stream, err := s.js.Stream(ctx, s.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) && s.opts.CreateStream != nil {
 		cfg := *s.opts.CreateStream
@@ -342,7 +408,7 @@ func (s *subscription) bind(ctx context.Context) error {
 		if known, err = s.reissued(ctx, at); err != nil {
 			return err
 		}
-		start = at + 1
+		start = known.resume(info.State.FirstSeq)
 		s.c.ib.alert(Alert{Kind: AlertStreamReissued, Consumer: s.c.name, Stream: s.stream,
 			Detail: fmt.Sprintf("what follows sequence %d is taken for new messages", at)})
 	}
@@ -357,48 +423,77 @@ func (s *subscription) bind(ctx context.Context) error {
 			s.c.ib.alert(Alert{Kind: AlertConsumerNew, Consumer: s.c.name, Stream: s.stream,
 				Detail: fmt.Sprintf("durable %s was not there; put back at sequence %d", s.opts.Durable, start)})
 		}
-		return s.create(ctx, stream, info, start)
+		return s.create(ctx, stream, info, start, jetstream.ConsumerConfig{Durable: s.opts.Durable, AckPolicy: jetstream.AckExplicitPolicy})
+	case errors.Is(err, jetstream.ErrNotPullConsumer):
+		return s.unfit("it is a push consumer")
 	case err != nil:
 		return fmt.Errorf("inbox: durable consumer %s of %s: %w", s.opts.Durable, s.stream, err)
 	}
 	ci := consumer.CachedInfo()
-	if err := s.check(ctx, stream, ci); err != nil {
-		return err
+	if ci.Config.AckPolicy != jetstream.AckExplicitPolicy {
+		return s.unfit(fmt.Sprintf("its policy is %s", ci.Config.AckPolicy))
 	}
 	if start == 0 {
 		if start, err = s.reconcile(ctx, stream, info, ci, known); err != nil {
 			return err
 		}
 	}
+	if start == 0 && s.opts.Key != nil && ci.NumAckPending > 0 {
+		// What was delivered and did not reach the file would come again after
+		// AckWait, behind later messages of its key: begin again there.
+		if next := known.resume(info.State.FirstSeq); next <= ci.Delivered.Stream {
+			start = next
+		}
+	}
 	if start != 0 {
 		if err := stream.DeleteConsumer(ctx, s.opts.Durable); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return fmt.Errorf("inbox: durable consumer %s of %s: %w", s.opts.Durable, s.stream, err)
 		}
-		return s.create(ctx, stream, info, start)
+		return s.create(ctx, stream, info, start, ci.Config)
 	}
-	s.cursor = cursor{seq: ci.Delivered.Stream, dseq: ci.Delivered.Consumer, valid: true}
+	s.cursor = cursor{seq: ci.Delivered.Stream, dseq: ci.Delivered.Consumer, valid: true, broken: ci.NumAckPending > 0}
+	s.durable = ci.Config
+	if cfg := s.inLine(ci.Config); !reflect.DeepEqual(cfg, ci.Config) {
+		return s.put(ctx, "bringing into line", cfg, ci.Config.MaxAckPending, stream.UpdateConsumer)
+	}
 	return nil
 }
 
+// unfit is for a durable consumer that cannot be used nor be brought into line.
+func (s *subscription) unfit(why string) error {
+	return &fatalError{fmt.Errorf("inbox: durable consumer %s of %s must be a pull consumer with explicit acknowledgement, %s: delete it, or use another Durable",
+		s.opts.Durable, s.stream, why)}
+}
+
 // create makes the durable consumer, to start at a stream sequence.
-func (s *subscription) create(ctx context.Context, stream jetstream.Stream, info *jetstream.StreamInfo, start uint64) error {
-	cfg := jetstream.ConsumerConfig{
-		Durable:       s.opts.Durable,
-		AckPolicy:     jetstream.AckExplicitPolicy,
-		AckWait:       s.opts.AckWait,
-		MaxDeliver:    -1,
-		MaxAckPending: s.maxAckPending(),
-		DeliverPolicy: jetstream.DeliverAllPolicy,
-	}
-	cfg.FilterSubject, cfg.FilterSubjects = s.filter()
+func (s *subscription) create(ctx context.Context, stream jetstream.Stream, info *jetstream.StreamInfo, start uint64, cfg jetstream.ConsumerConfig) error {
+	cfg = s.inLine(cfg)
+	cfg.DeliverPolicy, cfg.OptStartSeq, cfg.OptStartTime = jetstream.DeliverAllPolicy, 0, nil
 	s.cursor = cursor{valid: true}
 	if start > max(info.State.FirstSeq, 1) {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, start
 		s.cursor.seq = start - 1
 	}
-	if _, err := stream.CreateConsumer(ctx, cfg); err != nil {
-		return fmt.Errorf("inbox: making durable consumer %s of %s: %w", s.opts.Durable, s.stream, err)
+	return s.put(ctx, "making", cfg, 0, stream.CreateConsumer)
+}
+
+// codeMaxAckPending is the API's error for more than the server allows.
+const codeMaxAckPending = 10121
+
+// put writes the durable consumer's configuration. A server may limit
+// MaxAckPending: then it is fallback, 0 for what the server thinks right.
+func (s *subscription) put(ctx context.Context, doing string, cfg jetstream.ConsumerConfig, fallback int,
+	write func(context.Context, jetstream.ConsumerConfig) (jetstream.Consumer, error)) error {
+	consumer, err := write(ctx, cfg)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == codeMaxAckPending {
+		cfg.MaxAckPending = fallback
+		consumer, err = write(ctx, cfg)
 	}
+	if err != nil {
+		return fmt.Errorf("inbox: %s durable consumer %s of %s: %w", doing, s.opts.Durable, s.stream, err)
+	}
+	s.durable = consumer.CachedInfo().Config
 	return nil
 }
 
@@ -414,60 +509,93 @@ func (s *subscription) filter() (one string, many []string) {
 // maxAckPending leaves room for what is on its way again.
 func (s *subscription) maxAckPending() int { return 2*s.opts.Prefetch + 1000 }
 
-// check holds the durable consumer to what the promise needs, and mends what
-// can be mended.
-func (s *subscription) check(ctx context.Context, stream jetstream.Stream, ci *jetstream.ConsumerInfo) error {
-	cfg := ci.Config
-	if cfg.AckPolicy != jetstream.AckExplicitPolicy || cfg.DeliverSubject != "" {
-		return &fatalError{fmt.Errorf("inbox: durable consumer %s of %s must be a pull consumer with explicit acknowledgement, it has %s%s: delete it, or use another Durable",
-			s.opts.Durable, s.stream, cfg.AckPolicy, map[bool]string{true: ", push"}[cfg.DeliverSubject != ""])}
-	}
-	want := cfg
-	want.AckWait, want.MaxDeliver, want.InactiveThreshold = s.opts.AckWait, -1, 0
-	if want.MaxAckPending >= 0 && want.MaxAckPending < s.maxAckPending() {
-		want.MaxAckPending = s.maxAckPending()
+// inLine is cfg with all that the promise needs; the rest stays as it is.
+func (s *subscription) inLine(cfg jetstream.ConsumerConfig) jetstream.ConsumerConfig {
+	cfg.AckWait, cfg.BackOff = s.opts.AckWait, nil
+	cfg.MaxDeliver, cfg.InactiveThreshold, cfg.HeadersOnly = -1, 0, false
+	if cfg.MaxAckPending >= 0 && cfg.MaxAckPending < s.maxAckPending() {
+		cfg.MaxAckPending = s.maxAckPending()
 	}
 	have := cfg.FilterSubjects
 	if cfg.FilterSubject != "" {
 		have = []string{cfg.FilterSubject}
 	}
 	if !slices.Equal(slices.Sorted(slices.Values(have)), slices.Sorted(slices.Values(s.opts.Subjects))) {
-		want.FilterSubject, want.FilterSubjects = s.filter()
+		cfg.FilterSubject, cfg.FilterSubjects = s.filter()
 	}
-	if want.AckWait == cfg.AckWait && want.MaxDeliver == cfg.MaxDeliver && want.InactiveThreshold == cfg.InactiveThreshold &&
-		want.MaxAckPending == cfg.MaxAckPending && want.FilterSubject == cfg.FilterSubject && slices.Equal(want.FilterSubjects, cfg.FilterSubjects) {
-		return nil
-	}
-	want.BackOff = nil
-	if _, err := stream.UpdateConsumer(ctx, want); err != nil {
-		return fmt.Errorf("inbox: durable consumer %s of %s: bringing its configuration into line: %w", s.opts.Durable, s.stream, err)
-	}
-	return nil
+	return cfg
 }
 
 // lostTail notices a broker that lost the end of its stream (a power cut
 // before its sync, a copy restored): the stream ends before what we have, or
-// has another message where our last one was. at is the last sequence that
-// still means the same message.
+// has another message where our last one was. at is a sequence up to which
+// the stream still is what it was.
 func (s *subscription) lostTail(ctx context.Context, stream jetstream.Stream, info *jetstream.StreamInfo, known accounted) (lost bool, at uint64, err error) {
 	if known.tail == 0 {
 		return false, 0, nil
 	}
-	if info.State.LastSeq < known.tail {
-		return true, info.State.LastSeq, nil
+	if info.State.LastSeq >= known.tail {
+		m, err := stream.GetMsg(ctx, known.tail)
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+			return false, 0, nil // removed by a limit, or by someone
+		case err != nil:
+			return false, 0, fmt.Errorf("inbox: reading sequence %d of %s: %w", known.tail, s.stream, err)
+		case m.Time.UnixNano() == known.tailAt:
+			return false, 0, nil
+		}
 	}
-	m, err := stream.GetMsg(ctx, known.tail)
+	// The stream may have grown again since, so its length does not tell where
+	// the two histories part. Look back, in ever longer steps, for a message
+	// that is in both. What is taken again is a duplicate by its identity.
+	first, last := max(info.State.FirstSeq, 1), min(info.State.LastSeq, known.tail)
+	for back := uint64(0); last >= first+back; back = 2*back + 1 {
+		have, err := s.have(ctx, stream, last-back, known.tailAt)
+		if err != nil {
+			return false, 0, fmt.Errorf("inbox: reading sequence %d of %s: %w", last-back, s.stream, err)
+		}
+		if have {
+			return true, last - back, nil
+		}
+	}
+	return true, first - 1, nil
+}
+
+var qHave = newQuery(`
+	SELECT 1 FROM inbox_message
+	 WHERE consumer = ?1 AND source = ?2 AND message_id = ?3
+	   AND hash = ?4 AND stream = ?5 AND stream_seq = ?6`)
+
+// have reports whether the message that the stream has at a sequence is the
+// one that this file took by it, not later than at a time of the broker.
+func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq uint64, until int64) (have bool, err error) {
+	raw, err := stream.GetMsg(ctx, seq)
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return false, 0, nil // removed by a limit, or by someone
+		return false, nil
 	case err != nil:
-		return false, 0, fmt.Errorf("inbox: reading sequence %d of %s: %w", known.tail, s.stream, err)
-	case m.Time.UnixNano() == known.tailAt:
-		return false, 0, nil
+		return false, err
+	case raw.Time.UnixNano() > until:
+		return false, nil
 	}
-	// Where the two histories part is not known: take all again. What we have
-	// already is a duplicate by its identity.
-	return true, max(info.State.FirstSeq, 1) - 1, nil
+	m := Message{
+		Headers: Header(raw.Header), Payload: raw.Data, Stream: s.stream,
+		pos: &position{created: s.created, seq: seq, time: raw.Time.UnixNano()},
+	}
+	_ = s.opts.Identity.identify(&m) // one that is no use has an identity too
+	hash := contentHash(m.Payload, s.c.opts.CanonicalJSON)
+	err = s.c.ib.do(ctx, func(w *writer) error {
+		source, err := w.name(int64(m.rule), m.Source)
+		if err != nil {
+			return err
+		}
+		var v [1]driver.Value
+		if have, err = w.conn.queryRow(qHave, v[:], s.c.id, source, m.ID, hash[:], s.acct.id, int64(seq)); err != nil {
+			return w.fail("comparing the stream with the file", err)
+		}
+		return nil
+	})
+	return have, err
 }
 
 // reconcile looks for sequences that the broker holds for acknowledged and
@@ -475,14 +603,19 @@ func (s *subscription) lostTail(ctx context.Context, stream jetstream.Stream, in
 // returns where the consumer must start again, or 0.
 func (s *subscription) reconcile(ctx context.Context, stream jetstream.Stream, info *jetstream.StreamInfo, ci *jetstream.ConsumerInfo, known accounted) (start uint64, err error) {
 	floor := ci.AckFloor.Stream
+	if ci.NumAckPending == 0 { // it stands at the last one delivered, behind which some were skipped
+		floor = max(floor, ci.Delivered.Stream)
+	}
 	if len(known.ranges) == 0 {
-		if floor > 0 {
+		if floor == 0 {
+			return 0, nil
+		}
+		if ci.Delivered.Consumer > 0 || ci.Config.DeliverPolicy != jetstream.DeliverAllPolicy {
 			// Somebody consumed up to here before this file was made.
 			s.c.ib.alert(Alert{Kind: AlertConsumerNew, Consumer: s.c.name, Stream: s.stream,
 				Detail: fmt.Sprintf("durable %s was there before this file; going on after sequence %d", s.opts.Durable, floor)})
-			return 0, s.skip(ctx, span{1, floor})
 		}
-		return 0, nil
+		return 0, s.skip(ctx, span{1, floor})
 	}
 	for _, gap := range known.ranges.gaps(1, floor) {
 		missing, err := nextMessage(ctx, stream, max(gap.first, info.State.FirstSeq), s.opts.Subjects)

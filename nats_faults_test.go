@@ -3,6 +3,7 @@ package inbox
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -103,7 +104,7 @@ func TestSubscribe_StreamDeletedAndRecreated(t *testing.T) {
 	l.settled("c")
 	require.NoError(t, l.js.DeleteStream(ctxBG, evStream))
 	l.eventually(func() bool { return l.alerts.count(AlertBroker) == 1 }, "alerted")
-	l.addStream(evStream, nil)
+	l.addStream(evStream, "ev")
 	same(3)
 	l.applied(8)
 	l.settled("c")
@@ -113,7 +114,7 @@ func TestSubscribe_StreamDeletedAndRecreated(t *testing.T) {
 
 	// At once, before anybody notices.
 	require.NoError(t, l.js.DeleteStream(ctxBG, evStream))
-	l.addStream(evStream, nil)
+	l.addStream(evStream, "ev")
 	same(2)
 	l.applied(10)
 	l.settled("c")
@@ -228,7 +229,7 @@ func TestSubscribe_ConnectionAway(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, func(o *Options) { o.MaxGroup = 20 })
 	c := l.consumer("c", nil, nil)
-	line := newLine(t)
+	line := newLine()
 	l.subscribe(c, &SubscribeOptions{AckWait: quick, Prefetch: 64}, line.option())
 	l.publishN(1, 200)
 	for i := range 3 {
@@ -252,8 +253,7 @@ func TestSubscribe_StartWithTheBrokerAway(t *testing.T) {
 	c := l.consumer("c", nil, nil)
 	nc, js := natstest.Connect(t, url, clientOptions()...)
 	require.False(t, nc.IsConnected())
-	cfg := evConfig(evStream)
-	cfg.Subjects = []string{"ev.>"}
+	cfg := evConfig(evStream, "ev")
 	l.subscribeTo(c, js, evStream, &SubscribeOptions{CreateStream: &cfg})
 	l.eventually(func() bool { return l.alerts.count(AlertBroker) == 1 }, "alerted")
 	l.srv.Start()
@@ -275,7 +275,7 @@ func TestSubscribe_StreamNotThereYet(t *testing.T) {
 	l.subscribe(c, nil)
 	l.eventually(func() bool { return l.alerts.count(AlertBroker) == 1 }, "alerted")
 	assert.ErrorContains(t, l.alerts.all[0].Err, "create it, or set CreateStream")
-	l.addStream(evStream, nil)
+	l.addStream(evStream, "ev")
 	l.publishN(1, 1)
 	l.applied(1)
 }
@@ -284,55 +284,65 @@ func TestSubscribe_StreamNotThereYet(t *testing.T) {
 // messages.
 func TestSubscribe_ReissuedSequences(t *testing.T) {
 	t.Parallel()
+	const first, lost = 40, 5
 	for name, tc := range map[string]struct {
-		others int // published before the consumer looks again; 10 were accounted for
-		after  int // and after that
+		others int // published before the consumer looks again
 		filter bool
-		id     bool // the messages have ids, else they are told apart by their sequence
+		ids    bool // the messages have ids; else they are told apart by their sequence
+		direct bool
 	}{
-		"noticed by the end of the stream":           {0, 8, false, true},
-		"some reissued, still shorter":               {3, 8, false, true},
-		"some reissued, still shorter, no ids":       {3, 8, false, false},
-		"reissued to the same length":                {5, 3, false, true},
-		"reissued to the same length, no ids":        {5, 3, false, false},
-		"reissued beyond, noticed by the store time": {9, 3, false, true},
-		"reissued beyond, no ids":                    {9, 3, false, false},
-		"with a filter, shorter":                     {2, 8, true, true},
-		"with a filter, reissued beyond":             {9, 3, true, false},
+		"none yet":             {others: 0, ids: true},
+		"none yet, no ids":     {others: 0},
+		"fewer than were lost": {others: 3, ids: true},
+		"fewer than were lost, no ids, direct get":   {others: 3, direct: true},
+		"as many as were lost":                       {others: lost, ids: true},
+		"as many as were lost, no ids":               {others: lost},
+		"more than were lost":                        {others: 9, ids: true, direct: true},
+		"more than were lost, no ids":                {others: 9},
+		"with a filter, fewer than were lost":        {others: 2, filter: true, ids: true},
+		"with a filter, more than were lost, no ids": {others: 9, filter: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newBrokerLab(t, nil)
+			if tc.direct {
+				cfg := evConfig(evStream, "ev")
+				cfg.AllowDirect = true
+				_, err := l.js.UpdateStream(ctxBG, cfg)
+				require.NoError(t, err)
+			}
 			c := l.consumer("c", nil, nil)
 			opts := &SubscribeOptions{}
 			if tc.filter {
 				opts.Subjects = []string{"ev.ours"}
 			}
-			ours := 0 // published for us
+			ours, all := 0, uint64(0)
 			publish := func(prefix string, n int) {
 				t.Helper()
+				var ms []*nats.Msg
 				for i := range n {
 					id := ""
-					if tc.id {
+					if tc.ids {
 						id = fmt.Sprint(prefix, i)
 					}
-					if tc.filter && i%3 == 2 {
-						l.publish(event("theirs", id, prefix))
+					if tc.filter && i%3 == 0 {
+						ms = append(ms, event("theirs", id, prefix))
 						continue
 					}
-					l.publish(event("ours", id, prefix))
+					ms = append(ms, event("ours", id, prefix))
 					ours++
 				}
+				all = max(l.publish(ms...), all)
 			}
-			line := newLine(t)
+			line := newLine()
 			l.subscribe(c, opts, line.option())
-			publish("first", 5)
+			publish("first", first)
 			l.applied(ours)
 			l.settled("c")
 			l.srv.Stop()
 			restore := l.srv.SaveFiles()
 			l.srv.Start()
-			publish("lost", 5)
+			publish("lost", lost)
 			l.applied(ours)
 			l.settled("c")
 
@@ -340,15 +350,15 @@ func TestSubscribe_ReissuedSequences(t *testing.T) {
 			l.srv.Stop()
 			restore()
 			l.srv.Start()
+			all = 0
 			publish("other", tc.others)
 			line.mend()
-			if tc.others == 0 {
-				l.eventually(func() bool { return l.alerts.count(AlertStreamReissued) == 1 }, "noticed")
-			}
-			publish("more", tc.after)
+			l.eventually(func() bool { return l.alerts.count(AlertStreamReissued) == 1 }, "noticed")
+			publish("more", 4)
 			l.applied(ours)
-			assert.Equal(t, 1, l.alerts.count(AlertStreamReissued))
 			l.settled("c")
+			assert.EqualValues(t, first+tc.others+4, all)
+			assert.Equal(t, 1, l.alerts.count(AlertStreamReissued))
 
 			as := l.audit()
 			require.Len(t, as, 2)
@@ -360,10 +370,10 @@ func TestSubscribe_ReissuedSequences(t *testing.T) {
 			assert.Empty(t, as[1].Missing)
 			assert.Empty(t, as[1].OnBroker)
 			if !tc.filter {
-				assert.Equal(t, []Interval{{1, 10}}, as[0].Accounted)
-				assert.Equal(t, []Interval{{1, uint64(5 + tc.others + tc.after)}}, as[1].Accounted)
+				assert.Equal(t, []Interval{{1, first + lost}}, as[0].Accounted)
+				assert.Equal(t, []Interval{{1, all}}, as[1].Accounted)
 			}
-			assert.Zero(t, l.stats("c").Duplicates, "what was there before the histories part is not taken again")
+			assert.LessOrEqual(t, l.stats("c").Duplicates, int64(2*lost+2), "not all is taken again")
 			assert.Zero(t, l.stats("c").Conflicts)
 			assert.Zero(t, l.alerts.count(AlertMissing))
 		})
@@ -375,32 +385,63 @@ func TestSubscribe_ReissuedAndRepublished(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	line := newLine(t)
+	line := newLine()
 	l.subscribe(c, nil, line.option())
-	l.publishN(1, 5)
-	l.applied(5)
+	l.publishN(1, 40)
+	l.applied(40)
 	l.settled("c")
 	l.srv.Stop()
 	restore := l.srv.SaveFiles()
 	l.srv.Start()
-	l.publishN(6, 10)
-	l.applied(10)
+	l.publishN(41, 45)
+	l.applied(45)
 	l.settled("c")
 	line.cut()
 	l.srv.Stop()
 	restore()
 	l.srv.Start()
-	l.publish(event("n", "11", "payload 11")) // where 6 was
-	l.publishN(6, 10)
-	l.publishN(12, 20)
+	l.publishN(46, 46) // where 41 was
+	l.publishN(42, 45) // where they were before, the identity says
+	l.publishN(41, 41)
+	l.publishN(47, 50)
 	line.mend()
-	l.applied(20)
-	l.once(1, 20)
+	l.applied(50)
+	l.once(1, 50)
 	l.settled("c")
 	as := l.audit()
 	require.Len(t, as, 2)
-	assert.Equal(t, []Interval{{1, 20}}, as[1].Accounted)
-	assert.EqualValues(t, 5, as[1].Duplicates)
+	assert.Equal(t, []Interval{{1, 50}}, as[1].Accounted)
+	assert.GreaterOrEqual(t, as[1].Duplicates, int64(5))
+}
+
+// The broker loses its tail twice, the second time within what it reissued.
+func TestSubscribe_ReissuedTwice(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	l.subscribe(c, nil)
+	l.publishN(1, 10)
+	l.applied(10)
+	l.settled("c")
+	l.srv.Stop()
+	restore := l.srv.SaveFiles()
+	for i := range 2 {
+		l.srv.Start()
+		l.publishN(11+20*i, 30+20*i)
+		l.applied(30 + 20*i)
+		l.settled("c")
+		l.srv.Stop()
+		restore()
+	}
+	l.srv.Start()
+	l.publishN(51, 60)
+	l.applied(60)
+	l.once(1, 60)
+	l.settled("c")
+	assert.Equal(t, 2, l.alerts.count(AlertStreamReissued))
+	as := l.audit()
+	require.Len(t, as, 3)
+	assert.Equal(t, []Interval{{1, 20}}, as[2].Accounted)
 }
 
 // The file is put back from an older copy: what was acknowledged since is
@@ -478,14 +519,24 @@ func TestSubscribe_DiskTrouble(t *testing.T) {
 	payload := string(make([]byte, 8000))
 	const n = 60
 	for name, tc := range map[string]struct {
-		begin func(*brokerLab)
-		end   string
+		begin func(*brokerLab) (end func())
 		all   bool // nothing at all can be written
 	}{
-		"full": {func(l *brokerLab) {
+		"full": {func(l *brokerLab) (end func()) {
 			pragma(l, fmt.Sprintf(`PRAGMA max_page_count = %d`, value[int](l.lab, `PRAGMA page_count`)+20))
-		}, `PRAGMA max_page_count = 1000000`, false},
-		"read-only": {func(l *brokerLab) { pragma(l, `PRAGMA query_only = 1`) }, `PRAGMA query_only = 0`, true},
+			return func() { pragma(l, `PRAGMA max_page_count = 1000000`) }
+		}, false},
+		"locked": {func(l *brokerLab) (end func()) {
+			pragma(l, `PRAGMA busy_timeout = 1`)
+			db, err := sql.Open("sqlite", "file:"+l.path+"?_txlock=immediate")
+			require.NoError(t, err)
+			tx, err := db.Begin()
+			require.NoError(t, err)
+			return func() {
+				require.NoError(t, tx.Rollback())
+				require.NoError(t, db.Close())
+			}
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -493,7 +544,8 @@ func TestSubscribe_DiskTrouble(t *testing.T) {
 			c := l.consumer("c", nil, nil)
 			l.subscribe(c, &SubscribeOptions{AckWait: quick})
 			l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting > 0 }, "pulling")
-			tc.begin(l)
+			end := sync.OnceFunc(tc.begin(l))
+			t.Cleanup(end)
 			for i := range n {
 				l.publish(event("x", fmt.Sprint(i+1), payload))
 			}
@@ -502,7 +554,8 @@ func TestSubscribe_DiskTrouble(t *testing.T) {
 			in := l.effects("")
 			require.Less(t, in, n)
 			ci := l.info("c")
-			assert.Positive(t, ci.NumAckPending, "not acknowledged: %+v", ci)
+			assert.LessOrEqual(t, ci.AckFloor.Stream, uint64(in), "what is not in the file is not acknowledged")
+			assert.Positive(t, ci.NumPending+uint64(ci.NumAckPending))
 			if tc.all {
 				assert.Zero(t, in)
 				assert.Zero(t, ci.AckFloor.Stream)
@@ -510,11 +563,11 @@ func TestSubscribe_DiskTrouble(t *testing.T) {
 				assert.Zero(t, l.alerts.count(AlertRestored))
 			}
 			l.audit()
-			pragma(l, tc.end)
+			end()
 			l.applied(n)
 			l.once(1, n)
 			l.settled("c")
-			assert.Positive(t, l.alerts.count(AlertRestored))
+			l.eventually(func() bool { return l.alerts.count(AlertRestored) > 0 }, "restored")
 			assert.Zero(t, l.stats("c").Failures, "nobody is charged")
 			assert.Zero(t, value[int](l.lab, `SELECT count(*) FROM inbox WHERE attempts <> 1`))
 			l.accounted(n)
@@ -528,7 +581,7 @@ func TestSubscribe_CredentialsRefused(t *testing.T) {
 	l := newBrokerLabOn(t, nil, func(o *server.Options) { users(o, "secret", nil) })
 	c := l.consumer("c", nil, nil)
 	var refused atomic.Int64
-	l.subscribe(c, nil, nats.UserInfo("edge", "secret"), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+	l.subscribe(c, nil, nats.UserInfo("edge", "secret"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrAuthorization) {
 			refused.Add(1)
 		}
@@ -569,7 +622,7 @@ func TestSubscribe_OrderByKeyOverBreaks(t *testing.T) {
 		ms = append(ms, m)
 	}
 	l.publish(ms...)
-	line := newLine(t)
+	line := newLine()
 	opts := &SubscribeOptions{Key: KeyFromHeader("Key"), AckWait: quick, Prefetch: 200}
 	stop := l.subscribe(c, opts, line.option())
 	breaks := []func(){
@@ -594,7 +647,7 @@ func TestSubscribe_OrderByKeyOverBreaks(t *testing.T) {
 func TestSubscribe_Shutdown(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, func(o *Options) { o.MaxGroup = 50 })
-	const n = 3000
+	const n = 1500
 	inMiddle, goOn := make(chan struct{}), make(chan struct{})
 	count := 0
 	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
@@ -728,17 +781,17 @@ func TestSubscribe_SIGTERM(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGTERM here")
 	}
-	const n = 5000
+	const n = 2000
 	l := newBrokerLab(t, nil)
 	l.close()
 	l.publishKeyed(n)
-	cmd := l.startHelper(1000, "terminate")
+	cmd := l.startHelper(500, "terminate")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait(), "it ends by itself, without an error")
 
 	l.open()
 	was := l.effects("")
-	require.GreaterOrEqual(t, was, 1000, "what was taken is committed")
+	require.GreaterOrEqual(t, was, 500, "what was taken is committed")
 	require.Less(t, was, n, "in the middle")
 	assert.EqualValues(t, was, l.info("c").AckFloor.Stream, "and acknowledged")
 	l.accounted(uint64(was))
@@ -753,18 +806,18 @@ func TestSubscribe_SIGTERM(t *testing.T) {
 
 func TestSubscribe_Killed(t *testing.T) {
 	t.Parallel()
-	const n = 3000
+	const n = 1500
 	l := newBrokerLab(t, nil)
 	l.close()
 	l.publishKeyed(n)
 	for _, do := range []string{"kill in the transaction", "kill after the commit"} {
-		cmd := l.startHelper(800, do)
+		cmd := l.startHelper(400, do)
 		require.NoError(t, cmd.Process.Kill())
 		require.Error(t, cmd.Wait())
 	}
 	l.open()
 	was := l.effects("")
-	require.Greater(t, was, 1000)
+	require.Greater(t, was, 500)
 	require.Less(t, was, n)
 	assert.Less(t, l.info("c").AckFloor.Stream, uint64(was), "the last commit was not acknowledged")
 	l.audit()

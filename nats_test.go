@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,7 +45,7 @@ func newBrokerLabOn(t testing.TB, change func(*Options), srv func(*server.Option
 	t.Helper()
 	l := &brokerLab{lab: newLab(t, change), srv: natstest.Start(t, srv)}
 	l.nc, l.js = l.srv.Connect(clientOptions()...)
-	l.addStream(evStream, nil)
+	l.addStream(evStream, "ev")
 	return l
 }
 
@@ -58,24 +58,17 @@ func clientOptions(more ...nats.Option) []nats.Option {
 	), more...)
 }
 
-func evConfig(name string) jetstream.StreamConfig {
+// evConfig is a stream for the subjects <subject>.>
+func evConfig(name, subject string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: name, Subjects: []string{strings.ToLower(name) + ".>"}, Storage: jetstream.FileStorage, AllowMsgSchedules: true,
-		Duplicates: 100 * time.Millisecond, AllowDirect: true,
+		Name: name, Subjects: []string{subject + ".>"}, Storage: jetstream.FileStorage,
+		AllowMsgSchedules: true, Duplicates: 100 * time.Millisecond,
 	}
 }
 
-// addStream makes a stream for the subjects <name in lower case>.>
-func (l *brokerLab) addStream(name string, change func(*jetstream.StreamConfig)) {
+func (l *brokerLab) addStream(name, subject string) {
 	l.t.Helper()
-	cfg := evConfig(name)
-	if name == evStream {
-		cfg.Subjects = []string{"ev.>"}
-	}
-	if change != nil {
-		change(&cfg)
-	}
-	_, err := l.js.CreateStream(ctxBG, cfg)
+	_, err := l.js.CreateStream(ctxBG, evConfig(name, subject))
 	require.NoError(l.t, err)
 }
 
@@ -281,7 +274,7 @@ func TestSubscribe(t *testing.T) {
 func TestSubscribe_Duplicates(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)
-	l.addStream("OTHER", nil)
+	l.addStream("OTHER", "other")
 	c := l.consumer("c", nil, nil)
 	msgID := func(subject string) *nats.Msg {
 		return &nats.Msg{Subject: subject, Header: nats.Header{"Nats-Msg-Id": {"m"}}, Data: []byte("m")}
@@ -412,7 +405,7 @@ func TestSubscribe_BadInput(t *testing.T) {
 	assert.Contains(t, value[string](l.lab, `SELECT last_error FROM inbox WHERE message_id = '2'`), "no ordering key")
 	assert.Contains(t, value[string](l.lab, `SELECT last_error FROM inbox WHERE message_id = '3'`), "no ordering key")
 	assert.Equal(t, string(structured.Data), value[string](l.lab, `SELECT payload FROM inbox WHERE stream_seq = 3 AND status = 'dead'`))
-	assert.Contains(t, value[string](l.lab, `SELECT last_error FROM inbox WHERE stream_seq = 3`), "id and source are required")
+	assert.Contains(t, value[string](l.lab, `SELECT last_error FROM inbox WHERE stream_seq = 3`), "structured CloudEvent")
 	assert.Equal(t, "sequence:EVENTS", value[string](l.lab, `SELECT source FROM inbox WHERE stream_seq = 3`))
 	l.eventually(func() bool { return l.alerts.count(AlertDead) == 3 }, "alerts")
 	a := l.accounted(6)
@@ -479,8 +472,8 @@ func TestSubscribe_Filter(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	line := newLine(t)
-	l.subscribe(c, &SubscribeOptions{Subjects: []string{"ev.a.*", "ev.c"}}, line.option())
+	line := newLine()
+	l.subscribe(c, &SubscribeOptions{Subjects: []string{"ev.a.*", "ev.c"}, AckWait: quick}, line.option())
 	l.publish(event("b", "", ""), event("a.1", "1", ""), event("b", "", ""), event("b", "", ""), event("a.2", "2", ""), event("a", "", ""), event("c", "3", ""))
 	l.applied(3)
 	l.settled("c")
@@ -496,8 +489,6 @@ func TestSubscribe_Filter(t *testing.T) {
 		l.applied(4 + i)
 		l.settled("c")
 	}
-	line.cut()
-	line.mend()
 	l.eventually(func() bool { return len(l.audit()[0].Missing) == 0 }, "the stream was asked")
 	a = l.accounted(13)
 	assert.EqualValues(t, 8, a.Skipped)
@@ -532,6 +523,31 @@ func TestSubscribe_PurgedBeforeDelivery(t *testing.T) {
 	l.eventually(func() bool { return l.audit()[0].Skipped == 6 }, "accounted")
 	l.accounted(9)
 	assert.Zero(t, l.alerts.count(AlertMissing))
+}
+
+// The connection breaks before the first message for us: what the consumer
+// has passed over is accounted for, and nothing was lost.
+func TestSubscribe_BreakBeforeTheFirstMessage(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	stream, err := l.js.Stream(ctxBG, evStream)
+	require.NoError(t, err)
+	l.publish(event("a", "", ""), event("b", "", ""))
+	require.NoError(t, stream.Purge(ctxBG))
+	l.publish(event("b", "", ""), event("b", "", ""))
+	line := newLine()
+	l.subscribe(c, &SubscribeOptions{Subjects: []string{"ev.a"}}, line.option())
+	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting > 0 }, "pulling")
+	line.cut()
+	l.notPulling("c")
+	line.mend()
+	l.eventually(func() bool { return l.info("c").NumWaiting > 0 }, "pulling again")
+	l.publish(event("b", "", ""), event("a", "1", ""))
+	l.applied(1)
+	l.settled("c")
+	assert.Zero(t, l.alerts.count(AlertConsumerNew))
+	assert.EqualValues(t, 5, l.accounted(6).Skipped)
 }
 
 // notPulling waits until nobody asks the durable consumer for messages.
@@ -606,14 +622,14 @@ func TestSubscribe_ExistingDurable(t *testing.T) {
 	had := add(jetstream.ConsumerConfig{
 		Durable: "odd", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, MaxDeliver: 3, MaxAckPending: 2,
 		FilterSubject: "ev.nothing.else", InactiveThreshold: time.Hour, HeadersOnly: true,
-		BackOff: []time.Duration{time.Second, 2 * time.Second}, MaxRequestBatch: 2, MaxRequestExpires: 2 * time.Second,
+		BackOff: []time.Duration{time.Second, 2 * time.Second}, MaxRequestBatch: 2, MaxRequestExpires: 2 * time.Second, MaxRequestMaxBytes: 10_000,
 		Description: "mine", Metadata: map[string]string{"my": "own"},
 	})
 	cfg := had.CachedInfo().Config
 	cfg.FilterSubject = ""
 	had, err = l.js.UpdateConsumer(ctxBG, evStream, cfg)
 	require.NoError(t, err)
-	batch, err := had.Fetch(2)
+	batch, err := had.Fetch(2, jetstream.FetchMaxWait(time.Second))
 	require.NoError(t, err)
 	for m := range batch.Messages() {
 		require.NoError(t, m.DoubleAck(ctxBG))
@@ -661,6 +677,42 @@ func TestSubscribe_LimitsOfTheServer(t *testing.T) {
 	assert.EqualValues(t, 200, ci.Delivered.Consumer)
 	assert.Empty(t, l.alerts.all)
 	l.accounted(200)
+}
+
+// Requests end by number and by bytes in turn; none may be taken for open when
+// the broker has answered it, or nothing would be asked for any more.
+func TestSubscribe_PrefetchBytes(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	goOn := make(chan struct{})
+	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		<-goOn
+		return apply(ctx, tx, m)
+	}, nil)
+	const n = 1500
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var ms []*nats.Msg
+	for i := range n {
+		size := 10
+		if i/40%2 == 1 {
+			size = rnd.IntN(6000)
+		}
+		if i%200 == 100 {
+			size = 100_000 // more than all the room there is
+		}
+		ms = append(ms, event("x", fmt.Sprint(i+1), string(make([]byte, size))))
+	}
+	l.publish(ms...)
+	l.subscribe(c, &SubscribeOptions{Prefetch: 20, PrefetchBytes: 40_000})
+	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumAckPending > 0 }, "pulling")
+	l.notPulling("c")
+	assert.EqualValues(t, 20, l.info("c").NumAckPending, "no more on the way than there is room for")
+	close(goOn)
+	l.applied(n)
+	l.once(1, n)
+	assert.EqualValues(t, n, l.settled("c").Delivered.Consumer, "each was delivered once")
+	assert.Empty(t, l.alerts.all)
+	l.accounted(n)
 }
 
 func TestSubscribe_WrongOptions(t *testing.T) {
@@ -841,13 +893,12 @@ func TestAudit_Compare(t *testing.T) {
 	assert.Equal(t, []Interval{{3, 3}}, a.OnBroker)
 	require.NoError(t, l.js.DeleteStream(ctxBG, evStream))
 	assert.ErrorContains(t, a.Compare(ctxBG, l.js), evStream)
-	l.addStream(evStream, nil)
+	l.addStream(evStream, "ev")
 	assert.ErrorContains(t, a.Compare(ctxBG, l.js), "made anew")
 	b, err := json.Marshal(a.OnBroker)
 	require.NoError(t, err)
 	assert.JSONEq(t, `[{"first":3,"last":3}]`, string(b))
 
-	l.addStream("SPARE", nil)
 	l.subscribe(c, nil)
 	l.eventually(func() bool { return len(l.audit()) == 2 }, "the new life has its account")
 }
@@ -996,10 +1047,9 @@ type line struct {
 	mu    sync.Mutex
 	down  bool
 	conns []net.Conn
-	cuts  atomic.Int64 // dials refused
 }
 
-func newLine(testing.TB) *line { return &line{} }
+func newLine() *line { return &line{} }
 
 func (n *line) option() nats.Option { return nats.SetCustomDialer(n) }
 
@@ -1008,7 +1058,6 @@ func (n *line) Dial(network, address string) (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down {
-		n.cuts.Add(1)
 		return nil, &url.Error{Op: "dial", URL: address, Err: errors.New("the line is cut")}
 	}
 	c, err := net.Dial(network, address)

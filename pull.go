@@ -12,7 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,13 +24,12 @@ import (
 const (
 	pullExpires   = 30 * time.Second // how long the server keeps a request
 	pullHeartbeat = 5 * time.Second  // how often it says that it still does
-	nakDelay      = 5 * time.Second  // after trouble with the disk
+	nakDelay      = 5 * time.Second  // after trouble with the disk; AckWait, when that is shorter
 )
 
 var (
 	ackAck      = []byte("+ACK")
 	ackProgress = []byte("+WPI")
-	ackNak      = []byte(fmt.Sprintf(`-NAK {"delay":%d}`, nakDelay.Nanoseconds()))
 )
 
 // ackPrefix begins the reply subject of a message from a stream.
@@ -38,32 +37,64 @@ const ackPrefix = "$JS.ACK."
 
 // pull consumes until ctx ends or something needs bind to look again.
 func (s *subscription) pull(ctx context.Context) error {
-	inbox := s.nc.NewInbox()
 	ch := make(chan *nats.Msg, s.opts.Prefetch+1024)
-	sub, err := s.nc.ChanSubscribe(inbox+".*", ch)
-	if err != nil {
-		return fmt.Errorf("inbox: subscribing: %w", err)
-	}
 	s.inflight.trouble.Store(nil)
+	var open []request
+	var queue []*delivery // came while the writer's queue was full
 	defer func() {
-		_ = sub.Unsubscribe()
-		s.rest(ch)
+		if len(open) > 0 && s.nc.IsConnected() {
+			// What is on its way still comes: UNSUB, and a PING behind it.
+			for _, r := range open {
+				_ = r.sub.Drain()
+			}
+			_ = s.nc.FlushTimeout(time.Second)
+		}
+		for _, r := range open {
+			_ = r.sub.Unsubscribe()
+		}
+		s.rest(queue, ch)
 	}()
 
-	wanted := 0 // messages asked for and not yet come
+	// Two requests at most are open, for half of the room each: while one is
+	// being answered the other waits at the broker. It may limit them further.
+	half, bytesHalf, expires := max(s.opts.Prefetch/2, 1), max(s.opts.PrefetchBytes/2, 1), pullExpires
+	if n := s.durable.MaxRequestBatch; n > 0 {
+		half = min(half, n)
+	}
+	if n := s.durable.MaxRequestMaxBytes; n > 0 {
+		bytesHalf = min(bytesHalf, n)
+	}
+	if d := s.durable.MaxRequestExpires; d > 0 {
+		expires = min(expires, d)
+	}
+	var came, big bool // since the last request; a message larger than half the bytes is next
 	heard := time.NewTimer(2 * pullHeartbeat)
 	defer heard.Stop()
-	for n := 1; ; {
-		// Ask for what there is room for, a quarter of it at least.
-		if room := s.opts.Prefetch - wanted - s.inflight.count(); room > 0 && (wanted == 0 || room >= (s.opts.Prefetch+3)/4) {
-			body, _ := json.Marshal(map[string]int64{
-				"batch": int64(room), "expires": pullExpires.Nanoseconds(), "idle_heartbeat": pullHeartbeat.Nanoseconds(),
-			})
-			if err := s.nc.PublishRequest(s.prefix+"CONSUMER.MSG.NEXT."+s.stream+"."+s.opts.Durable, inbox+"."+strconv.Itoa(n), body); err != nil {
+	look := time.NewTicker(s.opts.AckWait)
+	defer look.Stop()
+	for {
+		wanted := 0
+		for _, r := range open {
+			wanted += r.left
+		}
+		count, bytes := s.inflight.load()
+		if len(open) < 2 && wanted+count+half <= s.opts.Prefetch && bytes <= s.opts.PrefetchBytes/2 && (!big || len(open) == 0) {
+			r := request{left: half}
+			body := map[string]any{"batch": half, "max_bytes": bytesHalf, "expires": expires, "idle_heartbeat": min(pullHeartbeat, expires/3)}
+			if big {
+				r.left, body["batch"] = 1, 1
+				delete(body, "max_bytes")
+			}
+			if err := s.ask(&r, body, ch); err != nil {
 				return fmt.Errorf("inbox: asking for messages: %w", err)
 			}
-			n++
-			wanted += room
+			open, came, big = append(open, r), false, false
+			continue
+		}
+		var full <-chan struct{}
+		var err error
+		if queue, full, err = s.hand(queue); err != nil {
+			return err
 		}
 		paused, switched := s.c.pausing()
 		if paused {
@@ -73,50 +104,127 @@ func (s *subscription) pull(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-switched:
+		case <-full:
 		case st := <-s.status:
 			if st == nats.CONNECTED {
 				return errReconnect
 			}
-			return errors.New("inbox: the connection to the broker was lost")
+			return errConnectionLost
 		case <-s.inflight.room:
 			if err := s.inflight.trouble.Load(); err != nil {
 				return *err
 			}
 		case <-heard.C:
-			if wanted > 0 {
+			if len(open) > 0 {
 				return fmt.Errorf("inbox: nothing heard from the broker for %v", 2*pullHeartbeat)
 			}
 			heard.Reset(2 * pullHeartbeat)
+		case <-look.C:
+			if s.cursor.broken && count == 0 && len(ch) == 0 {
+				return errLookAgain
+			}
 		case m := <-ch:
 			heard.Reset(2 * pullHeartbeat)
+			ended := false
+			i := slices.IndexFunc(open, func(r request) bool { return r.sub == m.Sub })
 			if strings.HasPrefix(m.Reply, ackPrefix) {
-				wanted = max(wanted-1, 0)
-				if err := s.deliver(ctx, m); err != nil {
+				came = true
+				if i >= 0 {
+					open[i].left--
+					ended = open[i].left == 0
+				}
+				if d := s.delivery(m); d != nil {
+					queue = append(queue, d)
+				}
+			} else if i >= 0 {
+				var tooBig bool
+				if ended, tooBig, err = s.word(m); err != nil {
 					return err
 				}
-				continue
+				big = tooBig && !came || big && !came
 			}
-			ended, err := s.word(m)
-			if err != nil {
-				return err
+			if ended {
+				_ = m.Sub.Unsubscribe()
+				open = slices.Delete(open, i, i+1)
 			}
-			wanted = max(wanted-ended, 0)
 		}
 	}
 }
 
+// A request for messages that the broker is answering. Each has a subject of
+// its own: the broker serves several in turn, message by message.
+type request struct {
+	sub  *nats.Subscription
+	left int // messages still to come
+}
+
+// ask sends r; what comes goes to ch.
+func (s *subscription) ask(r *request, body map[string]any, ch chan *nats.Msg) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	if r.sub, err = s.nc.ChanSubscribe(s.nc.NewInbox(), ch); err != nil {
+		return err
+	}
+	if err = s.nc.PublishRequest(s.prefix+"CONSUMER.MSG.NEXT."+s.stream+"."+s.opts.Durable, r.sub.Subject, text); err != nil {
+		_ = r.sub.Unsubscribe()
+	}
+	return err
+}
+
+// hand hands deliveries to the writer, without waiting. When its queue has no
+// room for the first of those left, full is closed once it may have.
+func (s *subscription) hand(ds []*delivery) (left []*delivery, full <-chan struct{}, err error) {
+	n := 0
+	for n < len(ds) {
+		if full, err = s.c.ib.w.q.offer(ds[n]); full != nil || err != nil {
+			break
+		}
+		n++
+	}
+	return slices.Delete(ds, 0, n), full, err
+}
+
+// offer is push without waiting: when there is no room it returns the channel
+// that is closed once there may be.
+func (q *queue) offer(j job) (full <-chan struct{}, err error) {
+	n := j.size()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		return nil, ErrClosed
+	case len(q.jobs) > 0 && (len(q.jobs) >= q.maxJobs || q.bytes+n > q.maxBytes):
+		return q.space, nil
+	}
+	q.jobs = append(q.jobs, j)
+	q.bytes += n
+	q.signal()
+	return nil, nil
+}
+
 // rest takes what had been delivered when pulling ended: it is cheaper to
-// commit it than to wait for its redelivery.
-func (s *subscription) rest(ch chan *nats.Msg) {
-	for {
+// commit it than to wait for its redelivery. When one cannot be taken, nor are
+// those behind it: the order of keys is kept.
+func (s *subscription) rest(queue []*delivery, ch chan *nats.Msg) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	left := false
+	take := func(d *delivery) {
+		if left = left || s.inflight.trouble.Load() != nil || s.c.ib.w.q.push(ctx, d) != nil; left {
+			d.done(0, ErrClosed) // left to AckWait
+		}
+	}
+	for _, d := range queue {
+		take(d)
+	}
+	for !left {
 		select {
 		case m := <-ch:
-			if strings.HasPrefix(m.Reply, ackPrefix) && s.inflight.trouble.Load() == nil {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				err := s.deliver(ctx, m)
-				cancel()
-				if err != nil {
-					return
+			if strings.HasPrefix(m.Reply, ackPrefix) {
+				if d := s.delivery(m); d != nil {
+					take(d)
 				}
 			}
 		default:
@@ -125,30 +233,29 @@ func (s *subscription) rest(ch chan *nats.Msg) {
 	}
 }
 
-// word reads a message of the server's own. When it ends a request, ended is
-// how many messages that one still wanted.
-func (s *subscription) word(m *nats.Msg) (ended int, err error) {
+// word reads a message of the server's own. ended: the request it answers is
+// over; tooBig: because the next message is larger than the request allowed.
+func (s *subscription) word(m *nats.Msg) (ended, tooBig bool, err error) {
 	status, text := m.Header.Get("Status"), m.Header.Get("Description")
 	lower := strings.ToLower(text)
 	switch {
-	case status == "404", status == "408", // no messages, or the time is over
-		status == "409" && (strings.Contains(lower, "leadership change") || strings.Contains(lower, "batch completed")):
-		n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
-		if err != nil {
-			n = s.opts.Prefetch // an old server does not say: ask anew
-		}
-		return n, nil
+	case status == "404", status == "408": // no messages, or the time is over
+		return true, false, nil
+	case status == "409" && strings.Contains(lower, "maxbytes"):
+		return true, true, nil
+	case status == "409" && (strings.Contains(lower, "leadership change") || strings.Contains(lower, "batch completed")):
+		return true, false, nil
 	case status == "100", status == "": // idle heartbeat; or nobody's word
-		return 0, nil
+		return false, false, nil
 	case status == "503":
-		return 0, fmt.Errorf("inbox: stream %s or its durable consumer %s is not there", s.stream, s.opts.Durable)
+		return false, false, fmt.Errorf("inbox: stream %s or its durable consumer %s is not there", s.stream, s.opts.Durable)
 	}
-	return 0, fmt.Errorf("inbox: the broker answered: %s %s", status, text)
+	return false, false, fmt.Errorf("inbox: the broker answered: %s %s", status, text)
 }
 
-// deliver hands a message from the stream to the writer. It returns an error
-// only when the inbox cannot take more.
-func (s *subscription) deliver(ctx context.Context, raw *nats.Msg) error {
+// delivery makes the writer's job of a message from the stream; nil when none
+// can be made of it.
+func (s *subscription) delivery(raw *nats.Msg) *delivery {
 	meta, err := raw.Metadata()
 	if err != nil {
 		s.c.ib.log.Error("message with an unreadable reply subject", "consumer", s.c.name, "subject", raw.Subject, "error", err)
@@ -159,16 +266,15 @@ func (s *subscription) deliver(ctx context.Context, raw *nats.Msg) error {
 		Stream: s.stream, StreamSeq: meta.Sequence.Stream,
 		pos: &position{acct: s.acct, created: s.created, seq: meta.Sequence.Stream, from: meta.Sequence.Stream, time: meta.Timestamp.UnixNano()},
 	}
-	first := meta.NumDelivered == 1
-	if s.cursor.valid && meta.Sequence.Consumer == s.cursor.dseq+1 {
-		if first && m.pos.seq > s.cursor.seq {
-			m.pos.from = s.cursor.seq + 1
-		}
-	} else {
-		s.cursor.valid = false
+	// One that the broker could not deliver at first comes as if it were new.
+	isNew := meta.NumDelivered == 1 && m.pos.seq > s.cursor.seq
+	s.cursor.valid = s.cursor.valid && meta.Sequence.Consumer == s.cursor.dseq+1
+	if s.cursor.valid && isNew {
+		m.pos.from = s.cursor.seq + 1
 	}
+	s.cursor.broken = s.cursor.broken || !s.cursor.valid
 	s.cursor.dseq = meta.Sequence.Consumer
-	if first {
+	if isNew {
 		s.cursor.seq, s.cursor.valid = m.pos.seq, true
 	}
 
@@ -185,57 +291,59 @@ func (s *subscription) deliver(ctx context.Context, raw *nats.Msg) error {
 		s.c.ib.alert(Alert{Kind: AlertDead, Consumer: s.c.name, Stream: s.stream, MessageID: m.ID, Err: err, Detail: "left on the broker"})
 		return nil
 	}
-	n := s.inflight.add(raw.Reply)
+	n := s.inflight.add(raw.Reply, m.size())
 	d.ctx, d.store = s.c.ctx, s.opts.StoreFirst
 	d.done = func(_ Outcome, err error) {
 		switch {
 		case err == nil:
 			_ = s.nc.Publish(raw.Reply, ackAck) // lost: it comes again, a duplicate
+			s.inflight.progress.Store(true)
 		case errors.Is(err, ErrClosed):
 			// Left to AckWait.
 		default:
-			_ = s.nc.Publish(raw.Reply, ackNak)
+			_ = s.nc.Publish(raw.Reply, s.nak)
 			s.inflight.trouble.Store(&err)
 		}
 		s.inflight.remove(n)
 	}
-	if err := s.c.ib.w.q.push(ctx, d); err != nil {
-		s.inflight.remove(n)
-		return err
-	}
-	return nil
+	return d
 }
 
-// inflight are the messages that were handed to the writer and are not settled.
+// inflight are the messages that came and are not settled.
 type inflight struct {
-	mu      sync.Mutex
-	n       uint64
-	reply   map[uint64]waiting
-	room    chan struct{} // holds a token when there is more room, or trouble
-	trouble atomic.Pointer[error]
+	mu       sync.Mutex
+	n        uint64
+	bytes    int
+	waiting  map[uint64]waiting
+	room     chan struct{} // holds a token when there is more room, or trouble
+	trouble  atomic.Pointer[error]
+	progress atomic.Bool // some were committed
 }
 
 type waiting struct {
 	reply string
+	bytes int
 	since time.Time
 }
 
 func (f *inflight) init() {
-	f.reply = map[uint64]waiting{}
+	f.waiting = map[uint64]waiting{}
 	f.room = make(chan struct{}, 1)
 }
 
-func (f *inflight) add(reply string) uint64 {
+func (f *inflight) add(reply string, bytes int) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.n++
-	f.reply[f.n] = waiting{reply, time.Now()}
+	f.bytes += bytes
+	f.waiting[f.n] = waiting{reply, bytes, time.Now()}
 	return f.n
 }
 
 func (f *inflight) remove(n uint64) {
 	f.mu.Lock()
-	delete(f.reply, n)
+	f.bytes -= f.waiting[n].bytes
+	delete(f.waiting, n)
 	f.mu.Unlock()
 	select {
 	case f.room <- struct{}{}:
@@ -243,17 +351,18 @@ func (f *inflight) remove(n uint64) {
 	}
 }
 
-func (f *inflight) count() int {
+// load is how many they are, and their bytes.
+func (f *inflight) load() (count, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.reply)
+	return len(f.waiting), f.bytes
 }
 
 // wait waits until all are settled, or for limit.
 func (f *inflight) wait(limit time.Duration) {
 	t := time.NewTimer(limit)
 	defer t.Stop()
-	for f.count() > 0 {
+	for count, _ := f.load(); count > 0; count, _ = f.load() {
 		select {
 		case <-f.room:
 		case <-t.C:
@@ -279,7 +388,7 @@ func (s *subscription) keepAlive() (stop func()) {
 			}
 			s.inflight.mu.Lock()
 			var replies []string
-			for _, w := range s.inflight.reply {
+			for _, w := range s.inflight.waiting {
 				if time.Since(w.since) >= every {
 					replies = append(replies, w.reply)
 				}

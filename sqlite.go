@@ -37,10 +37,15 @@ func init() {
 // milliseconds. Guests hold it for one short transaction.
 const busyTimeout = 10_000
 
+// maxPath is the longest path that SQLite takes on Unix, in bytes: its 512
+// without "-journal".
+const maxPath = 504
+
 // checkPath makes the path absolute and refuses what can never work. For the
 // owner it makes the file first, so that it never exists with wider
 // permissions than 0600, not even for a moment; SQLite gives -wal and -shm
-// the same ones.
+// the same ones. Symbolic links are followed, as SQLite follows them: the
+// process lock must be the same one by whatever name the file is opened.
 func checkPath(path string, guest bool) (abs string, isNew bool, err error) {
 	if path == "" || path == ":memory:" {
 		return "", false, fmt.Errorf("%w: %q: the inbox needs a file that outlives the process", ErrNotFile, path)
@@ -51,10 +56,21 @@ func checkPath(path string, guest bool) (abs string, isNew bool, err error) {
 	if abs, err = filepath.Abs(path); err != nil {
 		return "", false, fmt.Errorf("inbox: %s: %w", path, err)
 	}
-	if kind, err := networkFS(abs); err != nil {
-		return "", false, fmt.Errorf("inbox: %s: %w", abs, err)
-	} else if kind != "" {
+	switch kind, err := networkFS(abs); {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", false, fmt.Errorf("inbox: %s: its directory is not there: %w", abs, fs.ErrNotExist)
+	case errors.Is(err, fs.ErrPermission):
+		return "", false, fmt.Errorf("%w: %w", ErrReadOnly, err)
+	case err != nil:
+		return "", false, err
+	case kind != "":
 		return "", false, fmt.Errorf("%w: %s is on %s; put it on a local disk", ErrNetworkFS, abs, kind)
+	}
+	if abs, err = followLinks(abs); err != nil {
+		return "", false, err
+	}
+	if len(abs) > maxPath {
+		return "", false, fmt.Errorf("inbox: %s: the path is %d bytes long, SQLite takes up to %d", abs, len(abs), maxPath)
 	}
 	info, err := os.Stat(abs)
 	switch {
@@ -69,12 +85,35 @@ func checkPath(path string, guest bool) (abs string, isNew bool, err error) {
 			return "", false, fmt.Errorf("inbox: cannot make the database file: %w", err)
 		}
 		return abs, true, f.Close() // nobody else has it open: no locks to drop
+	case errors.Is(err, fs.ErrPermission):
+		return "", false, fmt.Errorf("%w: %w", ErrReadOnly, err)
 	case err != nil:
 		return "", false, fmt.Errorf("inbox: %w", err)
 	case !info.Mode().IsRegular():
 		return "", false, fmt.Errorf("%w: %s is a %s", ErrNotFile, abs, kindOf(info.Mode()))
+	case info.Size() == 1: // SQLite takes it for an empty one, and would write over it
+		return "", false, fmt.Errorf("%w: %s is one byte long", ErrCorrupt, abs)
 	}
 	return abs, info.Size() == 0, nil
+}
+
+// followLinks resolves the links in abs; its last name may be one that is not
+// there yet. Where the system cannot resolve, abs stays as it is.
+func followLinks(abs string) (string, error) {
+	real, err := filepath.EvalSymlinks(abs)
+	if err == nil {
+		return real, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return abs, nil
+	}
+	if _, err := os.Lstat(abs); err == nil {
+		return "", fmt.Errorf("%w: %s is a symbolic link that leads nowhere", ErrNotFile, abs)
+	}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+		return filepath.Join(dir, filepath.Base(abs)), nil
+	}
+	return abs, nil
 }
 
 func kindOf(m fs.FileMode) string {
@@ -93,12 +132,11 @@ func dsn(abs string, params url.Values) string {
 	return "file:" + (&url.URL{Path: p}).EscapedPath() + "?" + params.Encode()
 }
 
+// writerDSN leaves out what changes the file: see openConn.
 func writerDSN(abs string, o *Options) string {
 	return dsn(abs, url.Values{
 		"mode":          {"rw"},
 		"_busy_timeout": {strconv.Itoa(busyTimeout)},
-		"_auto_vacuum":  {"INCREMENTAL"}, // takes effect on a new file only
-		"_journal_mode": {"WAL"},
 		"_synchronous":  {"FULL"}, // NORMAL loses acknowledged rows in a power cut
 		"_foreign_keys": {"1"},
 		"_defensive":    {"1"},
@@ -168,7 +206,11 @@ type writeConn struct {
 }
 
 func openWriteConn(abs string, o *Options) (*writeConn, error) {
-	base, err := sqlite.NewConnector(writerDSN(abs, o))
+	return openConn(abs, writerDSN(abs, o), o.Guest)
+}
+
+func openConn(abs, dsn string, guest bool) (*writeConn, error) {
+	base, err := sqlite.NewConnector(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -177,6 +219,18 @@ func openWriteConn(abs string, o *Options) (*writeConn, error) {
 		return nil, openError(abs, err)
 	}
 	c := &writeConn{guard: newGuard(raw)}
+	// A file that is refused stays as it is, to the byte.
+	if _, err := c.schemaVersion(abs, len(migrations), guest); err != nil {
+		raw.Close()
+		if code(err) != 0 {
+			err = openError(abs, err)
+		}
+		return nil, err
+	}
+	if err := c.setUp(); err != nil {
+		raw.Close()
+		return nil, openError(abs, err)
+	}
 	for _, p := range pragmas {
 		var got [1]driver.Value
 		if _, err := c.queryRow(query{text: "PRAGMA " + p.name}, got[:]); err != nil {
@@ -203,6 +257,24 @@ func openWriteConn(abs string, o *Options) (*writeConn, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// setUp sets what the file remembers: auto_vacuum, if it is a new one, and the
+// journal mode. Each is a commit, unless it was so before.
+func (c *writeConn) setUp() error {
+	c.committing = true
+	defer func() { c.committing = false }()
+	var v [1]driver.Value
+	if _, err := c.queryRow(query{text: `PRAGMA page_count`}, v[:]); err != nil {
+		return err
+	}
+	if v[0] == int64(0) {
+		if _, err := c.exec(query{text: `PRAGMA auto_vacuum = INCREMENTAL`}); err != nil {
+			return err
+		}
+	}
+	_, err := c.queryRow(query{text: `PRAGMA journal_mode = WAL`}, v[:])
+	return err
 }
 
 // close closes the raw connection and what database/sql holds of it. It does
@@ -355,39 +427,71 @@ var migrations = func() (texts []string) {
 // SchemaVersion is the version of the tables that this package writes.
 var SchemaVersion = len(migrations)
 
-// migrate brings the file to SchemaVersion, in one transaction. A guest only
-// looks.
+// schemaVersion is the version of our tables in the file, 0 when there are
+// none. It refuses a file that is not for this program, which knows the
+// versions up to known; a guest wants exactly that one.
+func (c *writeConn) schemaVersion(abs string, known int, guest bool) (version int64, err error) {
+	var v [2]driver.Value
+	made, foreign := false, ""
+	err = c.each(query{text: `
+		SELECT type, name FROM main.sqlite_schema
+		 WHERE lower(name) IN ('inbox', 'outbox') OR name LIKE 'inbox\_%' ESCAPE '\' OR name LIKE 'outbox\_%' ESCAPE '\'`},
+		v[:], func() error {
+			if v[0] == "table" && v[1] == "inbox_schema" {
+				made = true
+			} else {
+				foreign = text(v[1])
+			}
+			return nil
+		})
+	switch {
+	case err != nil:
+		return 0, err
+	case !made && foreign != "":
+		return 0, fmt.Errorf("%w: %s: %s", ErrForeignSchema, abs, foreign)
+	case !made && guest:
+		return 0, fmt.Errorf("inbox: %s has no inbox in it: its owner makes one by opening it", abs)
+	case !made:
+		return 0, nil
+	}
+	found, err := c.queryRow(query{text: `SELECT version FROM main.inbox_schema`}, v[:1])
+	version, isInt := v[0].(int64)
+	switch {
+	case code(err) == codeError: // no such column
+		return 0, fmt.Errorf("%w: %s: inbox_schema: %v", ErrForeignSchema, abs, err)
+	case err != nil:
+		return 0, err
+	case !found || !isInt || version < 1:
+		return 0, fmt.Errorf("%w: %s: inbox_schema holds no version", ErrForeignSchema, abs)
+	case version > int64(known):
+		return 0, fmt.Errorf("%w: %s has schema version %d, this program knows %d", ErrNewerSchema, abs, version, known)
+	case version < int64(known) && guest:
+		return 0, fmt.Errorf("inbox: %s has schema version %d, this program %d: let the owner open it once with this version", abs, version, known)
+	}
+	return version, nil
+}
+
+// codeError is SQLite's result code for a statement that makes no sense.
+const codeError = 1
+
+// migrate brings the file to SchemaVersion. For a guest, opening the
+// connection has shown that it is there already.
 func (c *writeConn) migrate(abs string, guest bool) error {
+	if guest {
+		return nil
+	}
+	return c.migrateTo(abs, migrations)
+}
+
+// migrateTo runs those of the steps that the file has not seen, in one
+// transaction.
+func (c *writeConn) migrateTo(abs string, steps []string) error {
 	err := c.exclusively(func() error {
-		var n [1]driver.Value
-		has, err := c.queryRow(query{text: `SELECT count(*) FROM main.sqlite_schema WHERE name = 'inbox_schema'`}, n[:])
-		if err != nil {
+		version, err := c.schemaVersion(abs, len(steps), false)
+		if err != nil || version == int64(len(steps)) {
 			return err
 		}
-		version := 0
-		if has && n[0] == int64(1) {
-			if _, err := c.queryRow(query{text: `SELECT version FROM inbox_schema`}, n[:]); err != nil {
-				return err
-			}
-			v, ok := n[0].(int64)
-			if !ok {
-				return fmt.Errorf("%w: inbox_schema has no version", ErrForeignSchema)
-			}
-			version = int(v)
-		} else {
-			var name [1]driver.Value
-			foreign, err := c.queryRow(query{text: `
-				SELECT name FROM main.sqlite_schema
-				 WHERE lower(name) IN ('inbox', 'outbox') OR name LIKE 'inbox\_%' ESCAPE '\' OR name LIKE 'outbox\_%' ESCAPE '\'`}, name[:])
-			if err != nil {
-				return err
-			}
-			if foreign {
-				return fmt.Errorf("%w: %s: %v", ErrForeignSchema, abs, name[0])
-			}
-			if guest {
-				return fmt.Errorf("%w: %s has no inbox in it", ErrForeignSchema, abs)
-			}
+		if version == 0 {
 			if _, err := c.exec(query{text: `CREATE TABLE inbox_schema (version INTEGER NOT NULL)`}); err != nil {
 				return err
 			}
@@ -395,20 +499,12 @@ func (c *writeConn) migrate(abs string, guest bool) error {
 				return err
 			}
 		}
-		switch {
-		case version > len(migrations):
-			return fmt.Errorf("%w: %s has schema version %d, this program knows %d", ErrNewerSchema, abs, version, len(migrations))
-		case version < len(migrations) && guest:
-			return fmt.Errorf("inbox: %s has schema version %d, this program %d: let the owner open it once with this version", abs, version, len(migrations))
-		case version == len(migrations):
-			return nil
-		}
-		for _, text := range migrations[version:] {
+		for _, text := range steps[version:] {
 			if _, err := c.exec(query{text: text}); err != nil {
 				return err
 			}
 		}
-		_, err = c.exec(query{text: `UPDATE inbox_schema SET version = ?1`}, int64(len(migrations)))
+		_, err = c.exec(query{text: `UPDATE inbox_schema SET version = ?1`}, int64(len(steps)))
 		return err
 	})
 	if code(err) != 0 {

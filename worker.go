@@ -6,9 +6,9 @@ package inbox
 // hands the rows to the writer, which looks again before it runs a handler.
 // Waiting costs nothing: no transaction, no goroutine, no memory a message.
 //
-// Due times are wall-clock times in the file. Within a process the waiting is
-// done by a monotonic timer; a clock that was set back is noticed and mended
-// (see mendClock), one that was set forward makes retries early, never late.
+// Due times are wall-clock times in the file. A clock that was set back is
+// noticed and mended (see writer.notice), one that was set forward makes retries
+// early, never late.
 
 import (
 	"context"
@@ -103,8 +103,6 @@ func (p *poller) run(ctx context.Context) {
 
 	var version int64
 	var backoff time.Duration
-	wall, since := ib.opts.clock.now(), time.Now()
-	mend := true // a clock may have been set while nobody ran
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,13 +111,10 @@ func (p *poller) run(ctx context.Context) {
 		case <-p.kick:
 		}
 
-		if now := ib.opts.clock.now(); mend || now.Sub(wall) < time.Since(since)-time.Second {
-			mend = ib.do(ctx, (*writer).mendClock) != nil
-		}
-		wall, since = ib.opts.clock.now(), time.Now()
-
+		// The writer looks at guests' changes and at the clock when it begins a
+		// transaction: it must begin one.
 		v, err := dataVersion(ctx, conn)
-		if err == nil && v != version { // this process wrote, or another
+		if err == nil && (v != version || ib.opts.clock.now().UnixMilli() < ib.w.latest.Load()-clockSlack) {
 			if err = ib.do(ctx, func(*writer) error { return nil }); err == nil {
 				version = v
 			}

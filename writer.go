@@ -82,6 +82,7 @@ type writer struct {
 	telling atomic.Int64          // id of the settler goroutine while it tells callers
 	guarded atomic.Pointer[guard] // conn's guard, nil without a connection
 	running atomic.Bool           // a group is under way: the watchdog is awake
+	latest  atomic.Int64          // the time of the last transaction that was committed, ms
 
 	// Owned by the writer goroutine.
 	conn      *writeConn // nil after the connection was given up
@@ -98,7 +99,7 @@ type writer struct {
 	opened    map[int64]*account    // by number
 	accounts  map[*account]struct{} // touched in this transaction
 	due       int64                 // the earliest due time made in this transaction
-	version   int64                 // PRAGMA data_version: has a guest written?
+	version   driver.Value          // PRAGMA data_version: has a guest written? nil: look
 	consumers map[int64]*Consumer
 	watchdog  *time.Timer
 }
@@ -257,7 +258,7 @@ func (w *writer) begin() error {
 			return err
 		}
 		w.use(conn)
-		w.version = 0
+		w.version = nil
 	}
 	w.now = w.opts.clock.now().UnixMilli()
 	w.due = 0
@@ -265,27 +266,31 @@ func (w *writer) begin() error {
 	if _, err := w.conn.exec(qBegin); err != nil {
 		return err
 	}
-	return w.noticeGuests()
+	return w.notice()
 }
 
 var qDataVersion = newQuery(`PRAGMA data_version`)
 
-// noticeGuests reads again what another process may have changed. It runs
-// inside the transaction, so nothing changes behind it.
-func (w *writer) noticeGuests() error {
+// clockSlack is how far a clock may go back, in milliseconds, before due times
+// are looked at: it is steered all the time.
+const clockSlack = 1000
+
+// notice reads again what another process may have changed, and mends due
+// times when the clock went back. It runs inside the transaction, so nothing
+// changes behind it.
+func (w *writer) notice() error {
 	var v [1]driver.Value
-	if _, err := w.conn.queryRow(qDataVersion, v[:]); err != nil {
-		w.giveUp()
-		return err
-	}
-	if version := v[0].(int64); version != w.version {
-		if err := w.loadConsumers(); err != nil {
-			w.giveUp()
-			return err
+	_, err := w.conn.queryRow(qDataVersion, v[:])
+	if err == nil && (v[0] != w.version || w.now < w.latest.Load()-clockSlack) {
+		if err = w.loadConsumers(); err == nil {
+			_, err = w.conn.exec(qClock, w.now)
 		}
-		w.version = version
+		w.version = v[0]
 	}
-	return nil
+	if err != nil {
+		w.giveUp()
+	}
+	return err
 }
 
 // commitFailed sorts the errors of COMMIT. A deferred constraint leaves the
@@ -306,6 +311,7 @@ func (w *writer) commitFailed(err error) error {
 // committed makes what the transaction changed the writer's memory.
 func (w *writer) committed(took time.Duration) {
 	clear(w.accounts)
+	w.latest.Store(w.now)
 	w.stats.group(len(w.group), took)
 	if w.due != 0 {
 		w.poke(w.due)
@@ -320,6 +326,7 @@ func (w *writer) giveUp() {
 		a.stale = true
 	}
 	w.forget()
+	w.version = nil
 	if err != nil {
 		w.drop()
 	}
