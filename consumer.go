@@ -115,15 +115,16 @@ func (ib *Inbox) Consumer(name string, h Handler, opts *ConsumerOptions) (*Consu
 		ib.mu.Unlock()
 		return nil, fmt.Errorf("inbox: consumer %q is registered already", name)
 	}
-	ib.consumers[name] = c
+	ib.consumers[name] = nil // reserved
 	ib.mu.Unlock()
 	err := ib.do(context.Background(), func(w *writer) error { return w.register(c) })
+	ib.mu.Lock()
+	defer ib.mu.Unlock()
 	if err != nil {
-		ib.mu.Lock()
 		delete(ib.consumers, name)
-		ib.mu.Unlock()
 		return nil, err
 	}
+	ib.consumers[name] = c
 	ib.poller.poke(1)
 	return c, nil
 }

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"database/sql"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -21,6 +22,9 @@ func TestMain(m *testing.M) {
 	if f := helperProcess(); f != nil {
 		f()
 		return
+	}
+	if raceEnabled { // it makes SQLite ten times slower
+		_ = flag.Set("rapid.checks", "15")
 	}
 	goleak.VerifyTestMain(m)
 }

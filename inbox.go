@@ -110,7 +110,7 @@ type Inbox struct {
 	guest   *writeConn // nil for the owner
 
 	mu        sync.Mutex
-	consumers map[string]*Consumer
+	consumers map[string]*Consumer // nil while one is being registered
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc

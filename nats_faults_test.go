@@ -648,23 +648,15 @@ func TestSubscribe_Shutdown(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, func(o *Options) { o.MaxGroup = 50 })
 	const n = 1500
-	inMiddle, goOn := make(chan struct{}), make(chan struct{})
-	count := 0
-	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
-		if count++; count == 400 {
-			close(inMiddle)
-			<-goOn
-		}
-		return apply(ctx, tx, m)
-	}, nil)
+	c, release := l.slowConsumer(400)
 	l.publishN(1, n)
 	ctx, cancel := context.WithCancel(ctxBG)
 	done := make(chan error, 1)
 	_, js := l.srv.Connect(clientOptions()...)
 	go func() { done <- c.Subscribe(ctx, js, evStream, &SubscribeOptions{Prefetch: 500}) }()
-	<-inMiddle
+	l.eventually(func() bool { return l.effects("") >= 300 }, "in the middle")
 	cancel()
-	close(goOn)
+	release()
 	require.NoError(t, <-done)
 	was := l.effects("")
 	require.Less(t, was, n, "in the middle")
@@ -678,6 +670,27 @@ func TestSubscribe_Shutdown(t *testing.T) {
 	l.settled("c")
 	assert.Zero(t, l.stats("c").Duplicates, "nothing that was applied came again")
 	l.accounted(n)
+}
+
+// What had come when the subscription ends is taken, also what the writer's
+// queue had no room for.
+func TestSubscribe_ShutdownTakesWhatCame(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, func(o *Options) { o.QueueLength = 10 })
+	c, release := l.slowConsumer(1)
+	l.publishN(1, 300)
+	ctx, cancel := context.WithCancel(ctxBG)
+	done := make(chan error, 1)
+	_, js := l.srv.Connect(clientOptions()...)
+	go func() { done <- c.Subscribe(ctx, js, evStream, &SubscribeOptions{Prefetch: 100}) }()
+	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumAckPending == 100 }, "as many as there is room for")
+	l.notPulling("c")
+	cancel()
+	release()
+	require.NoError(t, <-done)
+	assert.Equal(t, 100, l.effects(""))
+	l.eventually(func() bool { return l.info("c").AckFloor.Stream == 100 }, "acknowledged")
+	l.accounted(100)
 }
 
 func init() { helpers["subscribe"] = subscribeHelper }

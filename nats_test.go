@@ -550,6 +550,33 @@ func TestSubscribe_BreakBeforeTheFirstMessage(t *testing.T) {
 	assert.EqualValues(t, 5, l.accounted(6).Skipped)
 }
 
+// Another client takes a message from the durable consumer, and drops it: it
+// is not taken for one that was never ours.
+func TestSubscribe_AnotherClientTakesOne(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	l.subscribe(c, &SubscribeOptions{AckWait: quick})
+	waiting := func(n int) {
+		t.Helper()
+		l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting == n }, "%d requests are open", n)
+	}
+	waiting(2)
+	durable, err := l.js.Consumer(ctxBG, evStream, "c")
+	require.NoError(t, err)
+	batch, err := durable.Fetch(1)
+	require.NoError(t, err)
+	waiting(3)
+	l.publishN(1, 6)
+	taken := <-batch.Messages()
+	require.NotNil(t, taken)
+	l.applied(6)
+	l.once(1, 6)
+	l.settled("c")
+	assert.Zero(t, l.accounted(6).Skipped)
+	assert.Zero(t, l.alerts.count(AlertMissing))
+}
+
 // notPulling waits until nobody asks the durable consumer for messages.
 func (l *brokerLab) notPulling(durable string) {
 	l.t.Helper()
@@ -684,12 +711,8 @@ func TestSubscribe_LimitsOfTheServer(t *testing.T) {
 func TestSubscribe_PrefetchBytes(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)
-	goOn := make(chan struct{})
-	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
-		<-goOn
-		return apply(ctx, tx, m)
-	}, nil)
-	const n = 1500
+	c, release := l.slowConsumer(1)
+	const n = 1000
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var ms []*nats.Msg
 	for i := range n {
@@ -707,7 +730,7 @@ func TestSubscribe_PrefetchBytes(t *testing.T) {
 	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumAckPending > 0 }, "pulling")
 	l.notPulling("c")
 	assert.EqualValues(t, 20, l.info("c").NumAckPending, "no more on the way than there is room for")
-	close(goOn)
+	release()
 	l.applied(n)
 	l.once(1, n)
 	assert.EqualValues(t, n, l.settled("c").Delivered.Consumer, "each was delivered once")
@@ -720,6 +743,7 @@ func TestSubscribe_WrongOptions(t *testing.T) {
 	l := newBrokerLab(t, nil)
 	c := l.consumer("c", nil, nil)
 	for name, o := range map[string]SubscribeOptions{
+		"bytes":    {PrefetchBytes: -1},
 		"durable":  {Durable: "a.b"},
 		"ack wait": {AckWait: time.Millisecond},
 		"prefetch": {Prefetch: -1},
@@ -735,7 +759,9 @@ func TestSubscribe_WrongOptions(t *testing.T) {
 	l.publishN(1, 1)
 	l.applied(1)
 	// A second subscription would account for what the first has to deliver.
-	assert.ErrorContains(t, c.Subscribe(ctxBG, l.js, evStream, &SubscribeOptions{Durable: "second", Subjects: []string{"ev.other"}}), "already")
+	ctx, cancel := context.WithTimeout(ctxBG, 10*time.Second)
+	defer cancel()
+	assert.ErrorContains(t, c.Subscribe(ctx, l.js, evStream, &SubscribeOptions{Durable: "second", Subjects: []string{"ev.other"}}), "already")
 	stop()
 	l.subscribe(c, nil)
 	l.publishN(2, 2)
@@ -769,6 +795,23 @@ func TestSubscribe_ClosingTheInbox(t *testing.T) {
 	assert.ErrorIs(t, c.Subscribe(ctxBG, l.js, evStream, nil), ErrClosed)
 }
 
+// slowConsumer is a consumer "c" whose handler waits at the message number at,
+// for release.
+func (l *brokerLab) slowConsumer(at int) (c *Consumer, release func()) {
+	l.t.Helper()
+	goOn := make(chan struct{})
+	count := 0
+	c = l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		if count++; count == at {
+			<-goOn
+		}
+		return apply(ctx, tx, m)
+	}, nil)
+	release = sync.OnceFunc(func() { close(goOn) })
+	l.t.Cleanup(release)
+	return c, release
+}
+
 // Messages that wait long for a slow handler are kept from being delivered
 // again.
 func TestSubscribe_SlowHandlers(t *testing.T) {
@@ -780,11 +823,7 @@ func TestSubscribe_SlowHandlers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newBrokerLab(t, change)
-			goOn := make(chan struct{})
-			c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
-				<-goOn
-				return apply(ctx, tx, m)
-			}, nil)
+			c, release := l.slowConsumer(1)
 			l.publishN(1, 10)
 			// The broker hears of every message, ten times in a row.
 			heard := map[string]int{}
@@ -810,7 +849,7 @@ func TestSubscribe_SlowHandlers(t *testing.T) {
 				return n >= 10
 			}, "told that they are being worked on: %v", lazy(func() any { mu.Lock(); defer mu.Unlock(); return fmt.Sprint(heard) }))
 			require.NoError(t, sub.Unsubscribe())
-			close(goOn)
+			release()
 			l.applied(10)
 			ci := l.settled("c")
 			assert.EqualValues(t, 10, ci.Delivered.Consumer, "none was delivered again")

@@ -239,7 +239,7 @@ func (ib *Inbox) registered() []*Consumer {
 	defer ib.mu.Unlock()
 	cs := make([]*Consumer, 0, len(ib.consumers))
 	for _, c := range ib.consumers {
-		if c.id != 0 {
+		if c != nil {
 			cs = append(cs, c)
 		}
 	}
