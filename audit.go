@@ -63,6 +63,15 @@ func (ib *Inbox) Audit(ctx context.Context) (audits []StreamAudit, err error) {
 	err = ib.View(ctx, func(ctx context.Context, rx *Rx) error {
 		audits = nil
 		index := map[int64]int{}
+		// A row or a range without its account is damage: it gets one of its
+		// own, so that it shows.
+		account := func(id int64) *StreamAudit {
+			if _, ok := index[id]; !ok {
+				index[id] = len(audits)
+				audits = append(audits, StreamAudit{Consumer: "unknown", Stream: fmt.Sprintf("unknown (%d)", id)})
+			}
+			return &audits[index[id]]
+		}
 		rows, err := rx.QueryContext(ctx, `
 			SELECT i.id, c.name, n.name, i.durable, i.created, i.epoch, i.skipped, i.duplicates, i.conflicts,
 			       i.id = (SELECT l.id FROM inbox_stream l WHERE l.consumer = i.consumer AND l.stream = i.stream ORDER BY l.id DESC LIMIT 1)
@@ -97,7 +106,7 @@ func (ib *Inbox) Audit(ctx context.Context) (audits []StreamAudit, err error) {
 			if err := rows.Scan(&id, &iv.First, &iv.Last); err != nil {
 				return err
 			}
-			a := &audits[index[id]]
+			a := account(id)
 			a.Accounted = append(a.Accounted, iv)
 		}
 		if err := rows.Err(); err != nil {
@@ -112,7 +121,7 @@ func (ib *Inbox) Audit(ctx context.Context) (audits []StreamAudit, err error) {
 			if err := rows.Scan(&id, &st, &n); err != nil {
 				return err
 			}
-			a := &audits[index[id]]
+			a := account(id)
 			switch status(st) {
 			case statusPending:
 				a.Pending = n
