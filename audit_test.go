@@ -28,9 +28,10 @@ func TestAudit_Damage(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				w.group = append(w.group, &delivery{c: c, ctx: c.ctx, done: func(Outcome, error) {},
-					m: Message{ID: "1", pos: &position{acct: a, seq: 1, from: 1}}})
-				return nil
+				d, err := c.delivery(Message{ID: "1", pos: &position{acct: a, seq: 1, from: 1}})
+				d.ctx, d.done = c.ctx, func(Outcome, error) {}
+				w.group = append(w.group, d)
+				return err
 			}))
 			l.close()
 			db, err := sql.Open("sqlite", dsn(l.path, url.Values{"mode": {"rw"}}))

@@ -244,7 +244,12 @@ func (c *Consumer) delivery(m Message) (*delivery, error) {
 		return nil, err
 	}
 	m.consumer = c.name
-	return &delivery{c: c, m: m, hash: contentHash(m.Payload, c.opts.CanonicalJSON)}, nil
+	d := &delivery{c: c, m: m, hash: contentHash(m.Payload, c.opts.CanonicalJSON)}
+	d.cols = columns{
+		id: m.ID, hash: d.hash[:], subject: orNull(m.Subject), key: orNull(m.Key),
+		headers: orNull(encodeHeaders(m.Headers)), payload: orEmpty(m.Payload),
+	}
+	return d, nil
 }
 
 // handlerKey is the context key under which a handler's context has its inbox.

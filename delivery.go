@@ -16,7 +16,8 @@ type delivery struct {
 	c     *Consumer
 	m     Message
 	hash  [32]byte
-	store bool // do not apply it now
+	cols  columns // as insert binds them, made away from the writer
+	store bool    // do not apply it now
 	ctx   context.Context
 	done  func(Outcome, error)
 
@@ -53,8 +54,7 @@ func (d *delivery) apply(w *writer) error {
 		return err
 	}
 	r := row{
-		consumer: c.id, source: source, id: m.ID, hash: d.hash[:],
-		subject: m.Subject, key: m.Key, headers: "", payload: m.Payload,
+		consumer: c.id, source: source, columns: &d.cols,
 	}
 	if r.seq, err = w.seq(); err != nil {
 		return err
@@ -97,9 +97,6 @@ func (d *delivery) apply(w *writer) error {
 		r.status, r.attempts = statusCompleted, 1
 	}
 	r.keep = r.status != statusCompleted || !c.opts.DropPayload
-	if r.keep || attempt {
-		r.headers = encodeHeaders(m.Headers)
-	}
 
 	added, err := w.insert(&r)
 	if err != nil {
@@ -119,7 +116,7 @@ func (d *delivery) apply(w *writer) error {
 				return err
 			}
 			f := c.opts.Retry.decide(0, 0, err, w.now, rand.Float64())
-			if err := w.failed(r.seq, f, r.keep, r.headers, m.Payload); err != nil {
+			if err := w.failed(r.seq, f, r.keep, r.headers, r.payload); err != nil {
 				return err
 			}
 			d.outcome, d.cause = outcomeOf(f.status), err
@@ -254,7 +251,7 @@ func (r *retry) apply(w *writer) error {
 		return r.release(w, s.m.Key)
 	}
 	f := c.opts.Retry.decide(s.attempts, s.failures, r.cause, w.now, rand.Float64())
-	if err := w.failed(r.seq, f, true, "", nil); err != nil {
+	if err := w.failed(r.seq, f, true, nil, nil); err != nil {
 		return err
 	}
 	r.outcome = outcomeOf(f.status)

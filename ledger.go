@@ -24,52 +24,77 @@ const (
 // A row is what insert writes.
 type row struct {
 	seq, consumer, source int64
-	id                    string
-	hash                  []byte
 	status                status
 	attempts, failures    int64
 	nextAt                driver.Value // int64 or nil
 	delay                 driver.Value
 	lastError             driver.Value
 	typ                   driver.Value
-	subject, key          string
 	stream, streamSeq     driver.Value
-	headers               string
-	payload               []byte
-	keep                  bool // write headers and payload
+	*columns
+	keep bool // write headers and payload
 }
 
+// columns are the part of a row that its message decides alone, as they are
+// bound: whoever delivers it makes them, not the writer.
+type columns struct{ id, hash, subject, key, headers, payload driver.Value }
+
+// orNull is s, or NULL when it is empty.
+func orNull(s string) driver.Value {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// orEmpty is b, never NULL: that is a payload which was dropped.
+func orEmpty(b []byte) driver.Value {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// Parameters are anonymous: for each numbered or named one the driver makes a
+// string at every execution. Most messages are applied at once; theirs is the
+// shortest statement.
 var (
+	qInsertApplied = newQuery(`
+		INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures,
+		                           received_at, processed_at,
+		                           type, subject, key, stream, stream_seq, headers, payload)
+		VALUES (?, ?, ?, ?, ?, 4, 1, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (consumer, source, message_id) DO NOTHING`)
 	qInsert = newQuery(`
 		INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures,
 		                           received_at, processed_at, next_at, retry_delay, last_error,
 		                           type, subject, key, stream, stream_seq, headers, payload)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
-		        ?9, CASE WHEN ?6 >= 3 THEN ?9 END, ?10, ?11, ?12,
-		        ?13, nullif(?14, ''), nullif(?15, ''), ?16, ?17, nullif(?18, ''), coalesce(?19, x''))
-		ON CONFLICT (consumer, source, message_id) DO NOTHING`)
-	qInsertBare = newQuery(`
-		INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures,
-		                           received_at, processed_at, next_at, retry_delay, last_error,
-		                           type, subject, key, stream, stream_seq)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
-		        ?9, CASE WHEN ?6 >= 3 THEN ?9 END, ?10, ?11, ?12,
-		        ?13, nullif(?14, ''), nullif(?15, ''), ?16, ?17)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (consumer, source, message_id) DO NOTHING`)
 )
 
 // insert writes r unless its identity is known; added says which.
 func (w *writer) insert(r *row) (added bool, err error) {
 	var n int64
+	now := driver.Value(w.now)
+	var headers, payload driver.Value
 	if r.keep {
-		n, err = w.conn.exec(qInsert, r.seq, r.consumer, r.source, r.id, r.hash, int64(r.status), r.attempts, r.failures,
-			w.now, r.nextAt, r.delay, r.lastError, r.typ, r.subject, r.key, r.stream, r.streamSeq, r.headers, r.payload)
+		headers, payload = r.headers, r.payload
+	}
+	if r.status == statusCompleted {
+		n, err = w.conn.exec(qInsertApplied, r.seq, r.consumer, r.source, r.id, r.hash,
+			now, now, r.typ, r.subject, r.key, r.stream, r.streamSeq, headers, payload)
 	} else {
-		n, err = w.conn.exec(qInsertBare, r.seq, r.consumer, r.source, r.id, r.hash, int64(r.status), r.attempts, r.failures,
-			w.now, r.nextAt, r.delay, r.lastError, r.typ, r.subject, r.key, r.stream, r.streamSeq)
+		var processed driver.Value
+		if r.status == statusDead {
+			processed = now
+		}
+		n, err = w.conn.exec(qInsert, r.seq, r.consumer, r.source, r.id, r.hash, int64(r.status), r.attempts, r.failures,
+			now, processed, r.nextAt, r.delay, r.lastError,
+			r.typ, r.subject, r.key, r.stream, r.streamSeq, headers, payload)
 	}
 	if err != nil {
-		return false, w.fail("storing message "+r.id, err)
+		return false, w.fail("storing a message", err)
 	}
 	if n == 1 {
 		w.nextSeq = r.seq + 1
@@ -184,7 +209,7 @@ var (
 		 WHERE seq = ?1`)
 	qFailBare = newQuery(`
 		UPDATE inbox_message SET status = ?2, attempts = ?3, failures = ?4, processed_at = ?5, next_at = ?6, retry_delay = ?7, last_error = ?8,
-		                         headers = nullif(?9, ''), payload = coalesce(?10, x'')
+		                         headers = ?9, payload = ?10
 		 WHERE seq = ?1`)
 )
 
@@ -209,7 +234,7 @@ type failure struct {
 }
 
 // failed records f. A row whose payload was not written gets it now.
-func (w *writer) failed(seq int64, f failure, written bool, headers string, payload []byte) (err error) {
+func (w *writer) failed(seq int64, f failure, written bool, headers, payload driver.Value) (err error) {
 	if written {
 		_, err = w.conn.exec(qFail, seq, int64(f.status), f.attempts, f.failures, f.processedAt, f.nextAt, f.delay, f.text)
 	} else {

@@ -118,31 +118,38 @@ func encodeHeaders(h Header) string {
 	if len(h) == 0 {
 		return ""
 	}
-	names := make([]string, 0, len(h))
-	for k := range h {
+	var few [8]string
+	names, size := few[:0], 0
+	for k, vs := range h {
 		names = append(names, k)
+		for _, v := range vs {
+			size += len(k) + len(v) + 3
+		}
 	}
 	slices.Sort(names)
 	var b strings.Builder
+	b.Grow(size)
 	for _, k := range names {
 		for _, v := range h[k] {
-			escapeHeader(&b, k, true)
+			escapeHeader(&b, k, "%\r\n:")
 			b.WriteString(": ")
-			escapeHeader(&b, v, false)
+			escapeHeader(&b, v, "%\r\n")
 			b.WriteByte('\n')
 		}
 	}
 	return b.String()
 }
 
-func escapeHeader(b *strings.Builder, s string, name bool) {
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == '%' || c == '\r' || c == '\n' || name && c == ':':
-			fmt.Fprintf(b, "%%%02X", c)
-		default:
-			b.WriteByte(c)
+func escapeHeader(b *strings.Builder, s, special string) {
+	for {
+		i := strings.IndexAny(s, special)
+		if i < 0 {
+			b.WriteString(s)
+			return
 		}
+		b.WriteString(s[:i])
+		fmt.Fprintf(b, "%%%02X", s[i])
+		s = s[i+1:]
 	}
 }
 

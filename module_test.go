@@ -115,7 +115,7 @@ func TestModule_Interrupt(t *testing.T) {
 	}
 	l.update(`SELECT 1`) // it goes on
 
-	for _, other := range []driver.Conn{nil, noConn{}, &noConn{}} {
+	for _, other := range []driver.Conn{nil, noConn{}, &noConn{db: "not a handle"}} {
 		assert.Zero(t, handleOf(other), "a driver that is built in another way")
 	}
 }

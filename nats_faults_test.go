@@ -507,6 +507,25 @@ func TestSubscribe_MissingInTheMiddle(t *testing.T) {
 	assert.EqualValues(t, 5, l.stats("c").Duplicates, "what came again with them")
 }
 
+func TestSubscribe_MissingWithAFilter(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	opts := &SubscribeOptions{Subjects: []string{"ev.a", "ev.c"}}
+	stop := l.subscribe(c, opts)
+	l.publish(event("a", "1", ""), event("b", "", ""), event("c", "2", ""), event("b", "", ""), event("a", "3", ""))
+	l.applied(3)
+	l.settled("c")
+	stop()
+	l.forget(3)
+	l.subscribe(c, opts)
+	l.applied(3)
+	l.once(1, 3)
+	l.settled("c")
+	assert.EqualValues(t, 2, l.accounted(5).Skipped)
+	assert.Equal(t, 1, l.alerts.count(AlertMissing))
+}
+
 func TestSubscribe_DiskTrouble(t *testing.T) {
 	t.Parallel()
 	pragma := func(l *brokerLab, text string) {
@@ -685,6 +704,7 @@ func TestSubscribe_ShutdownTakesWhatCame(t *testing.T) {
 	go func() { done <- c.Subscribe(ctx, js, evStream, &SubscribeOptions{Prefetch: 100}) }()
 	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumAckPending == 100 }, "as many as there is room for")
 	l.notPulling("c")
+	assert.LessOrEqual(t, l.ib.w.q.length(), 10)
 	cancel()
 	release()
 	require.NoError(t, <-done)

@@ -551,12 +551,13 @@ func TestSubscribe_BreakBeforeTheFirstMessage(t *testing.T) {
 }
 
 // Another client takes a message from the durable consumer, and drops it: it
-// is not taken for one that was never ours.
+// is not taken for one that was never ours, and those that never were are
+// asked for.
 func TestSubscribe_AnotherClientTakesOne(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	l.subscribe(c, &SubscribeOptions{AckWait: quick})
+	l.subscribe(c, &SubscribeOptions{AckWait: quick, Subjects: []string{"ev.ours"}})
 	waiting := func(n int) {
 		t.Helper()
 		l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting == n }, "%d requests are open", n)
@@ -567,13 +568,17 @@ func TestSubscribe_AnotherClientTakesOne(t *testing.T) {
 	batch, err := durable.Fetch(1)
 	require.NoError(t, err)
 	waiting(3)
-	l.publishN(1, 6)
+	for i := range 6 {
+		l.publish(event("ours", fmt.Sprint(i+1), ""), event("theirs", "", ""))
+	}
+	l.publish(event("ours", "7", ""))
 	taken := <-batch.Messages()
 	require.NotNil(t, taken)
-	l.applied(6)
-	l.once(1, 6)
+	l.applied(7)
+	l.once(1, 7)
 	l.settled("c")
-	assert.Zero(t, l.accounted(6).Skipped)
+	l.eventually(func() bool { return l.audit()[0].Missing == nil }, "the stream was asked")
+	assert.EqualValues(t, 6, l.accounted(13).Skipped)
 	assert.Zero(t, l.alerts.count(AlertMissing))
 }
 

@@ -73,6 +73,10 @@ func (s *subscription) pull(ctx context.Context) error {
 	look := time.NewTicker(s.opts.AckWait)
 	defer look.Stop()
 	for {
+		paused, switched := s.c.pausing()
+		if paused {
+			return errPaused
+		}
 		wanted := 0
 		for _, r := range open {
 			wanted += r.left
@@ -95,10 +99,6 @@ func (s *subscription) pull(ctx context.Context) error {
 		var err error
 		if queue, full, err = s.hand(queue); err != nil {
 			return err
-		}
-		paused, switched := s.c.pausing()
-		if paused {
-			return errPaused
 		}
 		select {
 		case <-ctx.Done():
