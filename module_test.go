@@ -85,8 +85,8 @@ func TestModule_Interrupt(t *testing.T) {
 	g := l.ib.w.guarded.Load()
 	require.NotZero(t, g.handle, "the driver's connection has no field db any more: see handleOf")
 	for name, stmt := range map[string]string{
-		"read":  `WITH RECURSIVE r (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r LIMIT 100000000) SELECT count(*) FROM r`,
-		"write": `INSERT INTO effects (seq, id) WITH RECURSIVE r (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r LIMIT 100000000) SELECT 0, x FROM r WHERE x < 0`,
+		"read":  `WITH RECURSIVE r (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r LIMIT 20000000) SELECT count(*) FROM r`,
+		"write": `INSERT INTO effects (seq, id) WITH RECURSIVE r (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r LIMIT 20000000) SELECT 0, x FROM r WHERE x < 0`,
 	} {
 		turns, done := make(chan uint64, 9), make(chan error, 1)
 		go func() {

@@ -767,6 +767,9 @@ func TestSubscribe_WrongOptions(t *testing.T) {
 	ctx, cancel := context.WithTimeout(ctxBG, 10*time.Second)
 	defer cancel()
 	assert.ErrorContains(t, c.Subscribe(ctx, l.js, evStream, &SubscribeOptions{Durable: "second", Subjects: []string{"ev.other"}}), "already")
+	// Nor may two consumers share a durable: each would get half the messages.
+	other := l.consumer("other", nil, nil)
+	assert.ErrorContains(t, other.Subscribe(ctx, l.js, evStream, &SubscribeOptions{Durable: "c"}), "taken")
 	stop()
 	l.subscribe(c, nil)
 	l.publishN(2, 2)

@@ -6,91 +6,10 @@ package inbox
 // at the right place, and notices a broker that lost its tail.
 
 import (
+	"context"
 	"database/sql/driver"
 	"slices"
 )
-
-// A span is an interval of sequences, both ends included.
-type span struct{ first, last uint64 }
-
-// spans are sorted; they neither touch nor overlap.
-type spans []span
-
-// has reports whether seq is in s.
-func (s spans) has(seq uint64) bool {
-	i, found := s.at(seq)
-	return found && s[i].first <= seq
-}
-
-// at finds the first span that ends at or after seq.
-func (s spans) at(seq uint64) (int, bool) {
-	if n := len(s); n > 0 && s[n-1].last < seq { // new ones come at the end
-		return n, false
-	}
-	i, _ := slices.BinarySearchFunc(s, seq, func(sp span, seq uint64) int {
-		switch {
-		case sp.last < seq:
-			return -1
-		case sp.last > seq:
-			return 1
-		}
-		return 0
-	})
-	return i, i < len(s)
-}
-
-// add includes first..last (sequences start at 1). It returns how many of these were new, the span
-// they are in now, and the spans that it replaces.
-func (s spans) add(first, last uint64) (after spans, fresh uint64, merged span, gone []span) {
-	i, _ := s.at(first - 1) // a span that ends just before first touches it
-	j := i
-	merged = span{first, last}
-	fresh = last - first + 1
-	for ; j < len(s) && s[j].first <= last+1; j++ {
-		lo, hi := max(first, s[j].first), min(last, s[j].last)
-		if lo <= hi {
-			fresh -= hi - lo + 1
-		}
-		merged.first, merged.last = min(merged.first, s[j].first), max(merged.last, s[j].last)
-	}
-	gone = s[i:j]
-	if len(gone) == 1 && i == len(s)-1 { // it grew at the end: the usual case
-		gone = []span{s[i]}
-		s[i] = merged
-		return s, fresh, merged, gone
-	}
-	gone = slices.Clone(gone)
-	return slices.Replace(s, i, j, merged), fresh, merged, gone
-}
-
-// gaps are the sequences of first..last that are not in s.
-func (s spans) gaps(first, last uint64) (gaps spans) {
-	next := first
-	for _, sp := range s {
-		if sp.last < next {
-			continue
-		}
-		if sp.first > last {
-			break
-		}
-		if sp.first > next {
-			gaps = append(gaps, span{next, sp.first - 1})
-		}
-		next = sp.last + 1
-	}
-	if next <= last && next >= first {
-		gaps = append(gaps, span{next, last})
-	}
-	return gaps
-}
-
-// count is how many sequences are in s.
-func (s spans) count() (n uint64) {
-	for _, sp := range s {
-		n += sp.last - sp.first + 1
-	}
-	return n
-}
 
 // An account is what one consumer answers for in one life of one stream.
 // The writer goroutine owns it.
@@ -205,4 +124,163 @@ func (a *account) flush(w *writer) error {
 	_, err := w.conn.exec(qStreamSet, a.id, int64(a.tail), a.tailAt, a.skipped, a.duplicates, a.conflicts)
 	a.skipped, a.duplicates, a.conflicts = 0, 0, 0
 	return err
+}
+
+// accounted is a copy of an account, for goroutines other than the writer's.
+type accounted struct {
+	ranges spans
+	tail   uint64
+	tailAt int64
+}
+
+// resume is the first sequence not accounted for, at or after first.
+func (k accounted) resume(first uint64) uint64 {
+	first = max(first, 1)
+	if len(k.ranges) == 0 {
+		return first
+	}
+	last := k.ranges[len(k.ranges)-1].last
+	if gaps := k.ranges.gaps(first, last); len(gaps) > 0 {
+		return gaps[0].first
+	}
+	return max(first, last+1)
+}
+
+var (
+	qStreamFind = newQuery(`
+		SELECT id, epoch FROM inbox_stream
+		 WHERE consumer = ?1 AND stream = ?2 AND created = ?3 ORDER BY epoch DESC LIMIT 1`)
+	qStreamAny = newQuery(`SELECT 1 FROM inbox_stream WHERE consumer = ?1 AND stream = ?2 LIMIT 1`)
+	qStreamAdd = newQuery(`INSERT INTO inbox_stream (consumer, stream, created, epoch, durable) VALUES (?1, ?2, ?3, ?4, ?5)`)
+	qDurable   = newQuery(`UPDATE inbox_stream SET durable = ?2 WHERE id = ?1 AND durable <> ?2`)
+	qRangeCopy = newQuery(`
+		INSERT INTO inbox_range (stream, first_seq, last_seq)
+		SELECT ?2, first_seq, min(last_seq, ?3) FROM inbox_range WHERE stream = ?1 AND first_seq <= ?3`)
+	qSkippedCopy = newQuery(`
+		UPDATE inbox_stream SET skipped = (SELECT coalesce(sum(last_seq - first_seq + 1), 0) FROM inbox_range WHERE stream = ?1)
+		 WHERE id = ?1`)
+)
+
+// openAccount finds the account of this life of the stream, or begins it.
+func (s *subscription) openAccount(ctx context.Context) (known accounted, err error) {
+	var acct *account
+	isNew := false
+	err = s.c.ib.do(ctx, func(w *writer) error {
+		stream, err := w.name(kindStream, s.stream)
+		if err != nil {
+			return err
+		}
+		var v [2]driver.Value
+		found, err := w.conn.queryRow(qStreamFind, v[:], s.c.id, stream, s.created)
+		if err != nil {
+			return w.fail("finding the account of a stream", err)
+		}
+		if found {
+			acct = w.accountOf(v[0].(int64))
+			if _, err := w.conn.exec(qDurable, acct.id, s.opts.Durable); err != nil {
+				return w.fail("naming the durable consumer", err)
+			}
+		} else {
+			if isNew, err = w.conn.queryRow(qStreamAny, v[:1], s.c.id, stream); err != nil {
+				return w.fail("finding the account of a stream", err)
+			}
+			if acct, err = w.addAccount(s.c.id, stream, s.created, 0, s.opts.Durable); err != nil {
+				return err
+			}
+		}
+		known, err = acct.copy(w)
+		return err
+	})
+	if err != nil {
+		return accounted{}, err
+	}
+	s.acct = acct
+	if isNew {
+		s.c.ib.alert(Alert{Kind: AlertStreamNew, Consumer: s.c.name, Stream: s.stream,
+			Detail: "the stream was deleted and made anew: its sequences begin again"})
+	}
+	return known, nil
+}
+
+// reissued begins a new epoch of the same stream: up to sequence at all is as
+// it was.
+func (s *subscription) reissued(ctx context.Context, at uint64) (known accounted, err error) {
+	var acct *account
+	err = s.c.ib.do(ctx, func(w *writer) error {
+		stream, err := w.name(kindStream, s.stream)
+		if err != nil {
+			return err
+		}
+		var v [2]driver.Value
+		if _, err := w.conn.queryRow(qStreamFind, v[:], s.c.id, stream, s.created); err != nil {
+			return w.fail("finding the account of a stream", err)
+		}
+		old, epoch := v[0].(int64), v[1].(int64)
+		if acct, err = w.addAccount(s.c.id, stream, s.created, epoch+1, s.opts.Durable); err != nil {
+			return err
+		}
+		if _, err := w.conn.exec(qRangeCopy, old, acct.id, int64(at)); err != nil {
+			return w.fail("beginning a new epoch of a stream", err)
+		}
+		// Their rows stay with the old epoch.
+		if _, err := w.conn.exec(qSkippedCopy, acct.id); err != nil {
+			return w.fail("beginning a new epoch of a stream", err)
+		}
+		known, err = acct.copy(w)
+		return err
+	})
+	if err != nil {
+		return accounted{}, err
+	}
+	s.acct = acct
+	return known, nil
+}
+
+func (w *writer) addAccount(consumer, stream, created, epoch int64, durable string) (*account, error) {
+	var v [1]driver.Value
+	_, err := w.conn.exec(qStreamAdd, consumer, stream, created, epoch, durable)
+	if err == nil {
+		_, err = w.conn.queryRow(qLastRow, v[:])
+	}
+	if err != nil {
+		return nil, w.fail("beginning the account of a stream", err)
+	}
+	return w.accountOf(v[0].(int64)), nil
+}
+
+// accountOf is the one account with a number: there are never two opinions.
+func (w *writer) accountOf(id int64) *account {
+	a := w.opened[id]
+	if a == nil {
+		a = &account{id: id, stale: true}
+		w.opened[id] = a
+	}
+	return a
+}
+
+// copy reads the account as this transaction sees it.
+func (a *account) copy(w *writer) (accounted, error) {
+	if a.stale {
+		if err := a.load(w); err != nil {
+			return accounted{}, err
+		}
+		// Should this transaction be lost, so is what was read in it.
+		w.accounts[a] = struct{}{}
+	}
+	return accounted{slices.Clone(a.ranges), a.tail, a.tailAt}, nil
+}
+
+// skip accounts for sequences that were never ours.
+func (s *subscription) skip(ctx context.Context, sp span) error {
+	a := s.acct
+	return s.c.ib.do(ctx, func(w *writer) error {
+		if a.stale {
+			if err := a.load(w); err != nil {
+				return err
+			}
+		}
+		a.skipped += int64(a.add(sp.first, sp.last))
+		w.accounts[a] = struct{}{}
+		return nil
+	})
 }
