@@ -77,24 +77,6 @@ func (l *lab) close() {
 	require.NoError(l.t, l.ib.Close())
 }
 
-// crash drops the inbox as a killed process would: nothing is committed any
-// more, nothing is told, the file stays as it is.
-func (l *lab) crash() {
-	l.t.Helper()
-	w := l.ib.w
-	// Hold the writer between two groups, then throw its queue away.
-	held, release := make(chan struct{}), make(chan struct{})
-	go func() {
-		_ = l.ib.do(ctxBG, func(*writer) error { close(held); <-release; return nil })
-	}()
-	<-held
-	w.q.mu.Lock()
-	w.q.jobs, w.q.bytes = nil, 0
-	w.q.mu.Unlock()
-	close(release)
-	l.close()
-}
-
 // apply is the handler that has the effect.
 func apply(ctx context.Context, tx *Tx, m *Message) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (seq, id) VALUES (?, ?)`, m.Seq, m.ID)

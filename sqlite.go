@@ -107,7 +107,7 @@ func followLinks(abs string) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return abs, nil
 	}
-	if _, err := os.Lstat(abs); err == nil {
+	if info, err := os.Lstat(abs); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		return "", fmt.Errorf("%w: %s is a symbolic link that leads nowhere", ErrNotFile, abs)
 	}
 	if dir, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {

@@ -18,7 +18,6 @@ type account struct {
 	ranges spans
 	tail   uint64
 	tailAt int64
-	dirty  bool // changed in this transaction
 	stale  bool // the transaction that changed it was lost: read it again
 
 	skipped, duplicates, conflicts int64 // added in this transaction
