@@ -286,7 +286,9 @@ func (s *subscription) reconcile(ctx context.Context, stream jetstream.Stream, i
 	if ci.NumAckPending == 0 { // it stands at the last one delivered, behind which some were skipped
 		floor = max(floor, ci.Delivered.Stream)
 	}
-	if len(known.ranges) == 0 {
+	// A later epoch without sequences has just begun: nothing in it was
+	// consumed before, whatever the broker says of the one before it.
+	if len(known.ranges) == 0 && known.epoch == 0 {
 		if floor == 0 {
 			return 0, nil
 		}

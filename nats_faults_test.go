@@ -444,6 +444,36 @@ func TestSubscribe_ReissuedTwice(t *testing.T) {
 	assert.Equal(t, []Interval{{1, 20}}, as[2].Accounted)
 }
 
+// The process ends between the new epoch and the consumer that is to begin
+// again for it: the old consumer's word is not taken for the new epoch.
+func TestSubscribe_ReissuedAndInterrupted(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	stop := l.subscribe(c, nil)
+	l.publishN(1, 10)
+	l.applied(10)
+	l.settled("c")
+	stop()
+	require.NoError(t, l.ib.do(ctxBG, func(w *writer) error {
+		_, err := w.conn.exec(query{text: `
+			INSERT INTO inbox_stream (consumer, stream, created, epoch, durable)
+			SELECT consumer, stream, created, 1, durable FROM inbox_stream`})
+		return err
+	}))
+	l.subscribe(c, nil)
+	l.publishN(11, 12)
+	l.applied(12)
+	l.once(1, 12)
+	l.settled("c")
+	assert.Equal(t, 1, l.alerts.count(AlertMissing))
+	as := l.audit()
+	require.Len(t, as, 2)
+	assert.Equal(t, []Interval{{1, 12}}, as[1].Accounted)
+	assert.EqualValues(t, 10, as[1].Duplicates)
+	assert.Zero(t, as[1].Skipped)
+}
+
 // The file is put back from an older copy: what was acknowledged since is
 // fetched again.
 func TestSubscribe_FileRestoredFromOlderCopy(t *testing.T) {

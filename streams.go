@@ -130,6 +130,7 @@ type accounted struct {
 	ranges spans
 	tail   uint64
 	tailAt int64
+	epoch  int64
 }
 
 // resume is the first sequence not accounted for, at or after first.
@@ -188,6 +189,9 @@ func (s *subscription) openAccount(ctx context.Context) (known accounted, err er
 			}
 		}
 		known, err = acct.copy(w)
+		if found {
+			known.epoch = v[1].(int64)
+		}
 		return err
 	})
 	if err != nil {
@@ -266,7 +270,7 @@ func (a *account) copy(w *writer) (accounted, error) {
 		// Should this transaction be lost, so is what was read in it.
 		w.accounts[a] = struct{}{}
 	}
-	return accounted{slices.Clone(a.ranges), a.tail, a.tailAt}, nil
+	return accounted{ranges: slices.Clone(a.ranges), tail: a.tail, tailAt: a.tailAt}, nil
 }
 
 // skip accounts for sequences that were never ours.

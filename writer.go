@@ -394,7 +394,7 @@ func (w *writer) use(conn *writeConn) {
 // one handler call lasts longer than the limit (it notices between one and
 // two limits). Its timer runs only while a group does.
 func (w *writer) watch() {
-	var last uint64
+	var last atomic.Uint64 // two calls may meet, when one is late
 	w.watchdog = time.AfterFunc(time.Hour, func() {
 		g := w.guarded.Load()
 		if g == nil || !w.running.Load() {
@@ -402,11 +402,11 @@ func (w *writer) watch() {
 		}
 		turn, inTurn := g.now()
 		next := w.opts.StatementTimeout
-		if inTurn && turn == last {
+		if inTurn && turn == last.Load() {
 			g.interrupt(turn)
 			next /= 10 // an interrupt between two statements is lost: again, soon
 		}
-		last = turn
+		last.Store(turn)
 		w.watchdog.Reset(next)
 	})
 	w.watchdog.Stop()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -90,13 +91,14 @@ func (b *broker) connect(c *cable) (*nats.Conn, jetstream.JetStream, error) {
 	return nc, js, err
 }
 
-// A cable is a client's connection, which can be cut: what the client sends
-// then gets lost on the way, as it does on a network that has just failed.
+// A cable is a client's connection that fails on purpose, as networks do.
 type cable struct {
 	srv     *server.Server
 	severed atomic.Bool
+	lose    atomic.Int64 // how many more acknowledgements get lost on the way
 }
 
+// cut loses everything the client sends from now on.
 func (c *cable) cut() { c.severed.Store(true) }
 
 // InProcessConn is for nats.InProcessServer.
@@ -113,9 +115,19 @@ type cableConn struct {
 	cable *cable
 }
 
+var ackAck, ackProgress = []byte("+ACK"), []byte("+WPI")
+
+// Write loses an acknowledgement by making it a sign of progress, which is as
+// long: the broker then delivers the message again after AckWait.
 func (c *cableConn) Write(b []byte) (int, error) {
 	if c.cable.severed.Load() {
 		return len(b), nil
+	}
+	if lose := c.cable.lose.Load(); lose > 0 {
+		if n := min(int64(bytes.Count(b, ackAck)), lose); n > 0 {
+			c.cable.lose.Add(-n)
+			return c.Conn.Write(bytes.Replace(b, ackAck, ackProgress, int(n)))
+		}
 	}
 	return c.Conn.Write(b)
 }
