@@ -186,24 +186,6 @@ func (s *subscription) hand(ds []*delivery) (left []*delivery, full <-chan struc
 	return slices.Delete(ds, 0, n), full, err
 }
 
-// offer is push without waiting: when there is no room it returns the channel
-// that is closed once there may be.
-func (q *queue) offer(j job) (full <-chan struct{}, err error) {
-	n := j.size()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	switch {
-	case q.closed:
-		return nil, ErrClosed
-	case len(q.jobs) > 0 && (len(q.jobs) >= q.maxJobs || q.bytes+n > q.maxBytes):
-		return q.space, nil
-	}
-	q.jobs = append(q.jobs, j)
-	q.bytes += n
-	q.signal()
-	return nil, nil
-}
-
 // rest takes what had been delivered when pulling ended: it is cheaper to
 // commit it than to wait for its redelivery. When one cannot be taken, nor are
 // those behind it: the order of keys is kept.

@@ -32,28 +32,35 @@ func newQueue(maxJobs, maxBytes int) *queue {
 // whole queue is let in when the queue is empty. Its errors are ErrClosed and
 // the context's.
 func (q *queue) push(ctx context.Context, j job) error {
-	n := j.size()
 	for {
-		q.mu.Lock()
-		if q.closed {
-			q.mu.Unlock()
-			return ErrClosed
+		full, err := q.offer(j)
+		if full == nil {
+			return err
 		}
-		if len(q.jobs) == 0 || len(q.jobs) < q.maxJobs && q.bytes+n <= q.maxBytes {
-			q.jobs = append(q.jobs, j)
-			q.bytes += n
-			q.mu.Unlock()
-			q.signal()
-			return nil
-		}
-		space := q.space
-		q.mu.Unlock()
 		select {
-		case <-space:
+		case <-full:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// offer is push without waiting: when there is no room it returns the channel
+// that is closed once there may be.
+func (q *queue) offer(j job) (full <-chan struct{}, err error) {
+	n := j.size()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		return nil, ErrClosed
+	case len(q.jobs) > 0 && (len(q.jobs) >= q.maxJobs || q.bytes+n > q.maxBytes):
+		return q.space, nil
+	}
+	q.jobs = append(q.jobs, j)
+	q.bytes += n
+	q.signal()
+	return nil, nil
 }
 
 func (q *queue) signal() {
