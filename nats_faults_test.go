@@ -211,7 +211,7 @@ func TestSubscribe_BrokerRestarted(t *testing.T) {
 	l.publishN(1, 20)
 	l.applied(20)
 	for i := range 2 {
-		l.srv.Stop()
+		l.stopBroker()
 		l.eventually(func() bool { return l.alerts.count(AlertBroker) == i+1 }, "alerted")
 		l.srv.Start()
 		l.publishN(21+i*20, 40+i*20)
@@ -339,7 +339,7 @@ func TestSubscribe_ReissuedSequences(t *testing.T) {
 			publish("first", first)
 			l.applied(ours)
 			l.settled("c")
-			l.srv.Stop()
+			l.stopBroker()
 			restore := l.srv.SaveFiles()
 			l.srv.Start()
 			publish("lost", lost)
@@ -347,7 +347,7 @@ func TestSubscribe_ReissuedSequences(t *testing.T) {
 			l.settled("c")
 
 			line.cut()
-			l.srv.Stop()
+			l.stopBroker()
 			restore()
 			l.srv.Start()
 			all = 0
@@ -390,14 +390,14 @@ func TestSubscribe_ReissuedAndRepublished(t *testing.T) {
 	l.publishN(1, 40)
 	l.applied(40)
 	l.settled("c")
-	l.srv.Stop()
+	l.stopBroker()
 	restore := l.srv.SaveFiles()
 	l.srv.Start()
 	l.publishN(41, 45)
 	l.applied(45)
 	l.settled("c")
 	line.cut()
-	l.srv.Stop()
+	l.stopBroker()
 	restore()
 	l.srv.Start()
 	l.publishN(46, 46) // where 41 was
@@ -423,14 +423,14 @@ func TestSubscribe_ReissuedTwice(t *testing.T) {
 	l.publishN(1, 10)
 	l.applied(10)
 	l.settled("c")
-	l.srv.Stop()
+	l.stopBroker()
 	restore := l.srv.SaveFiles()
 	for i := range 2 {
 		l.srv.Start()
 		l.publishN(11+20*i, 30+20*i)
 		l.applied(30 + 20*i)
 		l.settled("c")
-		l.srv.Stop()
+		l.stopBroker()
 		restore()
 	}
 	l.srv.Start()
@@ -637,14 +637,14 @@ func TestSubscribe_CredentialsRefused(t *testing.T) {
 	}))
 	l.publishN(1, 5)
 	l.applied(5)
-	l.srv.Stop()
+	l.stopBroker()
 	l.srv.Change(func(o *server.Options) { users(o, "another", nil) })
 	l.srv.Start()
 	l.publishN(6, 10)
 	l.eventually(func() bool { return refused.Load() >= 5 }, "refused: %v", lazy(func() any { return refused.Load() }))
 	assert.Equal(t, 1, l.alerts.count(AlertBroker))
 	assert.Equal(t, 5, l.effects(""))
-	l.srv.Stop()
+	l.stopBroker()
 	l.srv.Change(func(o *server.Options) { users(o, "secret", nil) })
 	l.srv.Start()
 	l.publishN(11, 12)
@@ -678,7 +678,7 @@ func TestSubscribe_OrderByKeyOverBreaks(t *testing.T) {
 		func() { line.cut(); line.mend() },
 		func() { stop(); stop = l.subscribe(c, opts, line.option()) },
 		func() { require.NoError(t, l.ib.Pause(ctxBG, "c")); require.NoError(t, l.ib.Resume(ctxBG, "c")) },
-		func() { l.srv.Stop(); l.srv.Start() },
+		func() { l.stopBroker(); l.srv.Start() },
 	}
 	l.run()
 	for i, brk := range append(breaks, breaks...) {
@@ -727,20 +727,20 @@ func TestSubscribe_ShutdownTakesWhatCame(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, func(o *Options) { o.QueueLength = 10 })
 	c, release := l.slowConsumer(1)
-	l.publishN(1, 300)
+	l.publishN(1, 100)
 	ctx, cancel := context.WithCancel(ctxBG)
 	done := make(chan error, 1)
 	_, js := l.srv.Connect(clientOptions()...)
-	go func() { done <- c.Subscribe(ctx, js, evStream, &SubscribeOptions{Prefetch: 100}) }()
-	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumAckPending == 100 }, "as many as there is room for")
+	go func() { done <- c.Subscribe(ctx, js, evStream, &SubscribeOptions{Prefetch: 40}) }()
+	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumAckPending == 40 }, "as many as there is room for")
 	l.notPulling("c")
 	assert.LessOrEqual(t, l.ib.w.q.length(), 10)
 	cancel()
 	release()
 	require.NoError(t, <-done)
-	assert.Equal(t, 100, l.effects(""))
-	l.eventually(func() bool { return l.info("c").AckFloor.Stream == 100 }, "acknowledged")
-	l.accounted(100)
+	assert.Equal(t, 40, l.effects(""))
+	l.eventually(func() bool { return l.info("c").AckFloor.Stream == 40 }, "acknowledged")
+	l.accounted(40)
 }
 
 func init() { helpers["subscribe"] = subscribeHelper }

@@ -25,6 +25,7 @@ const (
 	pullExpires   = 30 * time.Second // how long the server keeps a request
 	pullHeartbeat = 5 * time.Second  // how often it says that it still does
 	nakDelay      = 5 * time.Second  // after trouble with the disk; AckWait, when that is shorter
+	restLimit     = 5 * time.Second  // for what came last to find room in the writer's queue
 )
 
 var (
@@ -190,7 +191,7 @@ func (s *subscription) hand(ds []*delivery) (left []*delivery, full <-chan struc
 // commit it than to wait for its redelivery. When one cannot be taken, nor are
 // those behind it: the order of keys is kept.
 func (s *subscription) rest(queue []*delivery, ch chan *nats.Msg) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), restLimit)
 	defer cancel()
 	left := false
 	take := func(d *delivery) {

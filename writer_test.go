@@ -512,3 +512,11 @@ func TestWriter_Groups(t *testing.T) {
 	assert.Equal(t, []int{1, 40, 40, 20}, sizes)
 	l.open()
 }
+
+// sqlc's generated code, and most query builders, take this.
+var _ interface {
+	ExecContext(context.Context, string, ...any) (sql.Result, error)
+	PrepareContext(context.Context, string) (*sql.Stmt, error)
+	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+} = (*Tx)(nil)
