@@ -5,13 +5,16 @@ package inbox_test
 // minutes changes it for all of them: compare the ratios, not the figures.
 //
 //	inbox        JetStream → Subscribe → applied and acknowledged
-//	handwritten  JetStream → nats.go's Consume, one database/sql transaction a message, ack
-//	bareloop     no JetStream: the same two INSERTs in transactions of 500 and of 2000, the bound
+//	handwritten  JetStream → nats.go's Consume, one database/sql transaction a message (its id,
+//	             the business INSERT), ack
+//	bareloop     no JetStream: the message (id, hash, payload) and the business INSERT in
+//	             transactions of 500 and of 2000, the bound
 //
 // INBOX_BENCH_MESSAGES sets the messages of a round (default 100,000).
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"fmt"
 	"log/slog"
@@ -40,6 +43,7 @@ const (
 	benchOrders  = `CREATE TABLE orders (id TEXT NOT NULL, body BLOB NOT NULL)`
 	benchOrder   = `INSERT INTO orders (id, body) VALUES (?, ?)`
 	benchSeen    = `INSERT INTO seen (id) VALUES (?) ON CONFLICT DO NOTHING`
+	benchKept    = `INSERT INTO seen (id, hash, body) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`
 )
 
 func benchMessages(b *testing.B) int {
@@ -219,9 +223,10 @@ func benchInbox(b *testing.B, o *inbox.Observer) (*inbox.Inbox, *inbox.Consumer)
 type benchDB struct {
 	*sql.DB
 	seen, order *sql.Stmt
+	keep        bool // the message too, as an inbox does for audit and replay
 }
 
-func openBenchDB(b *testing.B) *benchDB {
+func openBenchDB(b *testing.B, keep bool) *benchDB {
 	b.Helper()
 	params := url.Values{
 		"_txlock": {"immediate"}, "_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_foreign_keys": {"1"},
@@ -230,10 +235,10 @@ func openBenchDB(b *testing.B) *benchDB {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(b.TempDir(), "bench.db")+"?"+params.Encode())
 	require.NoError(b, err)
 	db.SetMaxOpenConns(1)
-	_, err = db.Exec(`CREATE TABLE seen (id TEXT NOT NULL UNIQUE); ` + benchOrders)
+	_, err = db.Exec(`CREATE TABLE seen (seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, hash BLOB, body BLOB); ` + benchOrders)
 	require.NoError(b, err)
-	d := &benchDB{DB: db}
-	d.seen, err = db.Prepare(benchSeen)
+	d := &benchDB{DB: db, keep: keep}
+	d.seen, err = db.Prepare(map[bool]string{false: benchSeen, true: benchKept}[keep])
 	require.NoError(b, err)
 	d.order, err = db.Prepare(benchOrder)
 	require.NoError(b, err)
@@ -249,7 +254,12 @@ func (d *benchDB) group(ids []string, body []byte) error {
 	defer func() { _ = tx.Rollback() }()
 	seen, order := tx.Stmt(d.seen), tx.Stmt(d.order)
 	for _, id := range ids {
-		res, err := seen.Exec(id)
+		args := []any{id}
+		if d.keep {
+			hash := sha256.Sum256(body)
+			args = append(args, hash[:], body)
+		}
+		res, err := seen.Exec(args...)
 		if err != nil {
 			return err
 		}
@@ -266,7 +276,7 @@ func (d *benchDB) group(ids []string, body []byte) error {
 // handwritten takes the first n messages of the stream through a consumer as
 // a competent programmer writes it: one transaction a message.
 func handwritten(b *testing.B, js jetstream.JetStream, n int) time.Duration {
-	db := openBenchDB(b)
+	db := openBenchDB(b, false)
 	defer db.Close()
 	start := time.Now()
 	c, err := js.CreateConsumer(b.Context(), "BENCH", jetstream.ConsumerConfig{Durable: "handwritten", AckPolicy: jetstream.AckExplicitPolicy})
@@ -295,7 +305,7 @@ func handwritten(b *testing.B, js jetstream.JetStream, n int) time.Duration {
 
 // bareLoop is the bound: the statements alone, in groups.
 func bareLoop(b *testing.B, ids []string, group int) time.Duration {
-	db, body := openBenchDB(b), benchBody()
+	db, body := openBenchDB(b, true), benchBody()
 	defer db.Close()
 	start := time.Now()
 	for chunk := range slices.Chunk(ids, group) {

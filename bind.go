@@ -77,7 +77,7 @@ func (s *subscription) agree(ctx context.Context) error {
 	info := stream.CachedInfo()
 	s.created = info.Created.UnixNano()
 
-	known, err := s.openAccount(ctx)
+	known, err := s.openAccount()
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (s *subscription) agree(ctx context.Context) error {
 	if lost, at, err := s.lostTail(ctx, stream, info, known); err != nil {
 		return err
 	} else if lost {
-		if known, err = s.reissued(ctx, at); err != nil {
+		if known, err = s.reissued(at); err != nil {
 			return err
 		}
 		start = known.resume(info.State.FirstSeq)
@@ -248,7 +248,7 @@ var qHave = newQuery(`
 
 // have reports whether the message that the stream has at a sequence is the
 // one that this file took by it, not later than at a time of the broker.
-func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq uint64, until int64) (have bool, err error) {
+func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq uint64, until int64) (bool, error) {
 	raw, err := stream.GetMsg(ctx, seq)
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
@@ -264,7 +264,8 @@ func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq ui
 	}
 	_ = s.opts.Identity.identify(&m) // one that is no use has an identity too
 	hash := contentHash(m.Payload, s.c.opts.CanonicalJSON)
-	err = s.c.ib.do(ctx, func(w *writer) error {
+	var have bool
+	err = s.c.ib.do(s.ctx, func(w *writer) error {
 		source, err := w.name(int64(m.rule), m.Source)
 		if err != nil {
 			return err
@@ -275,7 +276,10 @@ func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq ui
 		}
 		return nil
 	})
-	return have, err
+	if err != nil {
+		return false, err
+	}
+	return have, nil
 }
 
 // reconcile looks for sequences that the broker holds for acknowledged and
@@ -297,7 +301,7 @@ func (s *subscription) reconcile(ctx context.Context, stream jetstream.Stream, i
 			s.c.ib.alert(Alert{Kind: AlertConsumerNew, Consumer: s.c.name, Stream: s.stream,
 				Detail: fmt.Sprintf("durable %s was there before this file; going on after sequence %d", s.opts.Durable, floor)})
 		}
-		return 0, s.skip(ctx, span{1, floor})
+		return 0, s.skip(span{1, floor})
 	}
 	for _, gap := range known.ranges.gaps(1, floor) {
 		missing, err := nextMessage(ctx, stream, max(gap.first, info.State.FirstSeq), s.opts.Subjects)
@@ -305,7 +309,7 @@ func (s *subscription) reconcile(ctx context.Context, stream jetstream.Stream, i
 			return 0, fmt.Errorf("inbox: looking for sequence %d of %s: %w", gap.first, s.stream, err)
 		}
 		if missing == 0 || missing > gap.last {
-			if err := s.skip(ctx, gap); err != nil {
+			if err := s.skip(gap); err != nil {
 				return 0, err
 			}
 			continue

@@ -44,9 +44,9 @@ func (o Outcome) String() string {
 
 // A Handler applies one message. It runs inside a transaction that other
 // messages share, on the inbox's one writer: it changes only the database,
-// only through tx, and does not wait for anything else. It may run again when
-// that transaction is lost, or after an error: whatever it did through tx is
-// then undone, whatever else it did is not.
+// only through tx, and does not wait for anything else. It may run again: when
+// that transaction is lost, when a neighbour fails, after an error of its own.
+// Whatever it did through tx is then undone, whatever else it did is not.
 //
 // An error makes the message pending, to be tried again with the consumer's
 // backoff; see Permanent, RetryAfter and Outage. A panic is such an error.

@@ -111,8 +111,8 @@ func (d *delivery) apply(w *writer) error {
 	}
 	if attempt {
 		m.Seq, m.Attempt, m.ReceivedAt = r.seq, 1, unixMilli(w.now)
-		if err := w.inSavepoint(d.ctx, func(ctx context.Context, tx *Tx) error { return c.handler(ctx, tx, m) }); err != nil {
-			if isLost(err) {
+		if err := w.handle(d.ctx, func(ctx context.Context, tx *Tx) error { return c.handler(ctx, tx, m) }); err != nil {
+			if isLost(err) || isBare(err) {
 				return err
 			}
 			f := c.opts.Retry.decide(0, 0, err, w.now, rand.Float64())

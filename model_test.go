@@ -167,7 +167,7 @@ func (m *model) group(t *rapid.T) {
 		o     Outcome
 		err   error
 	}
-	n := rapid.IntRange(2, 8).Draw(t, "n")
+	n := rapid.SampledFrom([]int{2, 3, 8, minBare + 8}).Draw(t, "n")
 	results := make([]result, n)
 	done := make(chan struct{}, n)
 	for i := range n {

@@ -128,8 +128,10 @@ type subscription struct {
 	stream string
 	opts   SubscribeOptions
 	prefix string // of the JetStream API
-
-	nak []byte
+	nak    []byte
+	// ctx ends with the subscription, not with the connection: jobs for the
+	// writer are waited for, so that what they found is alerted.
+	ctx context.Context
 
 	status   chan nats.Status
 	inflight inflight
@@ -218,6 +220,7 @@ func (c *Consumer) Subscribe(ctx context.Context, js jetstream.JetStream, stream
 	defer cancel()
 	defer context.AfterFunc(c.ib.ctx, cancel)()
 	s.nak = fmt.Appendf(nil, `-NAK {"delay":%d}`, min(nakDelay, s.opts.AckWait).Nanoseconds())
+	s.ctx = ctx
 	s.inflight.init()
 	s.status = s.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer s.nc.RemoveStatusListener(s.status)

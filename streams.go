@@ -6,7 +6,6 @@ package inbox
 // at the right place, and notices a broker that lost its tail.
 
 import (
-	"context"
 	"database/sql/driver"
 	"slices"
 )
@@ -162,10 +161,13 @@ var (
 )
 
 // openAccount finds the account of this life of the stream, or begins it.
-func (s *subscription) openAccount(ctx context.Context) (known accounted, err error) {
+func (s *subscription) openAccount() (accounted, error) {
+	// When s.ctx ends, do returns while the job may still run: what it writes
+	// is not looked at then, here and below.
+	var known accounted
 	var acct *account
 	isNew := false
-	err = s.c.ib.do(ctx, func(w *writer) error {
+	err := s.c.ib.do(s.ctx, func(w *writer) error {
 		stream, err := w.name(kindStream, s.stream)
 		if err != nil {
 			return err
@@ -207,9 +209,10 @@ func (s *subscription) openAccount(ctx context.Context) (known accounted, err er
 
 // reissued begins a new epoch of the same stream: up to sequence at all is as
 // it was.
-func (s *subscription) reissued(ctx context.Context, at uint64) (known accounted, err error) {
+func (s *subscription) reissued(at uint64) (accounted, error) {
+	var known accounted
 	var acct *account
-	err = s.c.ib.do(ctx, func(w *writer) error {
+	err := s.c.ib.do(s.ctx, func(w *writer) error {
 		stream, err := w.name(kindStream, s.stream)
 		if err != nil {
 			return err
@@ -274,9 +277,9 @@ func (a *account) copy(w *writer) (accounted, error) {
 }
 
 // skip accounts for sequences that were never ours.
-func (s *subscription) skip(ctx context.Context, sp span) error {
+func (s *subscription) skip(sp span) error {
 	a := s.acct
-	return s.c.ib.do(ctx, func(w *writer) error {
+	return s.c.ib.do(s.ctx, func(w *writer) error {
 		if a.stale {
 			if err := a.load(w); err != nil {
 				return err

@@ -91,6 +91,9 @@ type writer struct {
 	rest      []job // of a replay: those whose turn has not come
 	at        int   // the job whose turn it is
 	alone     bool  // a replay: no followers join
+	bare      bool  // this group's deliveries have no savepoints
+	careful   int   // groups to come before the next bare one
+	penalty   int   // what careful will be after the next failure in a bare one
 	finished  bool
 	now       int64 // the time of this transaction, ms
 	nextSeq   int64
@@ -124,6 +127,7 @@ func (w *writer) start(conn *writeConn) {
 	w.done = make(chan struct{})
 	w.consumers = map[int64]*Consumer{}
 	w.opened = map[int64]*account{}
+	w.penalty = 1
 	w.forget()
 	if w.opts.StatementTimeout > 0 {
 		w.watch()
@@ -171,7 +175,17 @@ func (w *writer) commitGroup() {
 	}
 	first := len(w.group)
 	w.alone = false
+	w.bare = w.careful == 0 && first >= minBare
 	err := w.transact()
+	if failed, ok := errors.AsType[*bareError](err); ok {
+		w.group[w.at].charge(failed.cause) // its handler need not run again
+		w.group = w.group[:first]
+		w.bare, w.careful, w.penalty = false, w.penalty, min(2*w.penalty, maxPenalty)
+		err = w.transact()
+	} else if w.bare {
+		w.penalty = max(w.penalty/2, 1)
+	}
+	w.careful = max(w.careful-1, 0)
 	var lost *lostError
 	if !errors.As(err, &lost) {
 		w.settle(err)
@@ -187,7 +201,7 @@ func (w *writer) commitGroup() {
 
 // replay gives each job a transaction of its own.
 func (w *writer) replay(jobs []job, guilty int, cause error) {
-	w.alone = true
+	w.alone, w.bare = true, false
 	var stop error // the disk is in such trouble that the next job is no use
 	for i, j := range jobs {
 		w.group, w.rest = append(w.group[:0], j), jobs[i+1:]
@@ -232,8 +246,7 @@ func (w *writer) transact() error {
 	}
 	for ; w.at < len(w.group); w.at++ {
 		err := w.group[w.at].apply(w)
-		var lost *lostError
-		if errors.As(err, &lost) {
+		if isLost(err) || isBare(err) {
 			w.giveUp()
 			return err
 		}
@@ -418,13 +431,64 @@ var (
 	qRelease    = newQuery(`RELEASE message`)
 )
 
+// A savepoint for each message costs a seventh of the throughput, and only a
+// message that fails needs it. So a large group runs without at first; when a
+// handler fails in it, it is rolled back and run again with them, the failed
+// handler excepted, and so are some of the groups that follow: the more, the
+// more often that happened lately.
+const (
+	minBare    = 32   // messages: a smaller group is not in a hurry
+	maxPenalty = 1024 // groups
+)
+
+// A bareError says that such a group must run again, and why.
+type bareError struct{ cause error }
+
+func (e *bareError) Error() string { return e.cause.Error() }
+
+func isBare(err error) bool {
+	var bare *bareError
+	return errors.As(err, &bare)
+}
+
+// handle runs the handler of a new message and keeps what it did or undoes it.
+// The error is the handler's, or one charged to it, or *lostError, or
+// *bareError.
+func (w *writer) handle(ctx context.Context, fn func(context.Context, *Tx) error) error {
+	if !w.bare {
+		return w.inSavepoint(ctx, fn)
+	}
+	err := w.inTurn(ctx, fn)
+	if err != nil && !isLost(err) {
+		err = &bareError{err}
+	}
+	return err
+}
+
 // inSavepoint runs fn, which is a user's, and keeps what it did or undoes it.
 // The error is fn's, or one charged to it, or *lostError.
 func (w *writer) inSavepoint(ctx context.Context, fn func(context.Context, *Tx) error) error {
-	c := w.conn
-	if _, err := c.exec(qSavepoint); err != nil {
+	if _, err := w.conn.exec(qSavepoint); err != nil {
 		return w.fail("SAVEPOINT", err)
 	}
+	err := w.inTurn(ctx, fn)
+	if isLost(err) {
+		return err
+	}
+	if err != nil {
+		if _, e := w.conn.exec(qRollbackTo); e != nil {
+			return w.fail("ROLLBACK TO", e)
+		}
+	}
+	if _, e := w.conn.exec(qRelease); e != nil {
+		return w.fail("RELEASE", e)
+	}
+	return err
+}
+
+// inTurn runs fn and says what became of it. What it did stays done.
+func (w *writer) inTurn(ctx context.Context, fn func(context.Context, *Tx) error) error {
+	c := w.conn
 	tx := newTx(c.conn, w.now)
 	c.enter(tx)
 	err := protect(func() error { return fn(ctx, tx) })
@@ -443,14 +507,6 @@ func (w *writer) inSavepoint(ctx context.Context, fn func(context.Context, *Tx) 
 		return &lostError{storageError("running a handler's statement", c.trouble)}
 	case c.timedOut && err != nil: // a SELECT: only the statement ended
 		err = fmt.Errorf("%w: %w", errTimeLimit, err)
-	}
-	if err != nil {
-		if _, e := c.exec(qRollbackTo); e != nil {
-			return w.fail("ROLLBACK TO", e)
-		}
-	}
-	if _, e := c.exec(qRelease); e != nil {
-		return w.fail("RELEASE", e)
 	}
 	return err
 }

@@ -118,56 +118,62 @@ var bigArray = func() string {
 }()
 
 // TestWriter_KillerSparesNeighbours puts each killer in the middle of a group
-// of ten: the other nine take effect once, and the one is charged once.
+// of ten: the other nine take effect once, and the one is charged once. A
+// group of fifty runs without savepoints at first.
 func TestWriter_KillerSparesNeighbours(t *testing.T) {
 	t.Parallel()
 	for _, k := range killers {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t, func(o *Options) { o.StatementTimeout = 50 * time.Millisecond })
-			l.update(`
+			t.Run("group of ten", func(t *testing.T) { killInGroup(t, k.text, k.kill, 10) })
+			t.Run("group of fifty", func(t *testing.T) { killInGroup(t, k.text, k.kill, 50) })
+		})
+	}
+}
+
+func killInGroup(t *testing.T, text string, kill Handler, n int) {
+	l := newLab(t, func(o *Options) { o.StatementTimeout = 50 * time.Millisecond })
+	l.update(`
 				CREATE TABLE guarded (x);
 				CREATE TRIGGER guard BEFORE INSERT ON guarded WHEN new.x = 'raise' BEGIN SELECT RAISE(ROLLBACK, 'raised'); END;
 				CREATE TABLE uniq (x UNIQUE); INSERT INTO uniq VALUES (1), (2);
 				CREATE TABLE strict_uniq (x UNIQUE ON CONFLICT ROLLBACK); INSERT INTO strict_uniq VALUES (1);
 				CREATE TABLE parent (id INTEGER PRIMARY KEY);
 				CREATE TABLE child (parent REFERENCES parent DEFERRABLE INITIALLY DEFERRED);`)
-			var cured atomic.Bool
-			c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
-				if m.ID == "5" && !cured.Load() {
-					return k.kill(ctx, tx, m)
-				}
-				return apply(ctx, tx, m)
-			}, &ConsumerOptions{Retry: RetryPolicy{Initial: time.Millisecond}})
-			var ms []Message
-			for i := range 10 {
-				ms = append(ms, Message{ID: fmt.Sprint(i)})
-			}
-			outs, errs := l.outcomes(c, ms...)
-			for i := range 10 {
-				require.NoError(t, errs[i], "message %d", i)
-				if i != 5 {
-					assert.Equal(t, Applied, outs[i], "message %d", i)
-					assert.Equal(t, 1, l.effects(fmt.Sprint(i)), "effects of %d", i)
-				}
-			}
-			assert.Equal(t, Pending, outs[5])
-			assert.Zero(t, l.effects("5"))
-			assert.Equal(t, 1, value[int](l, `SELECT attempts FROM inbox WHERE message_id = '5'`), "charged once")
-			assert.Contains(t, value[string](l, `SELECT last_error FROM inbox WHERE message_id = '5'`), k.text)
-			assert.False(t, ranAfterLoss.Load(), "a statement ran outside the transaction")
-			assert.Zero(t, value[int](l, `SELECT count(*) FROM guarded`)+value[int](l, `SELECT count(*) FROM child`))
-
-			// The inbox goes on, and so does the message once it can.
-			o, err := c.Process(ctxBG, Message{ID: "after"})
-			require.NoError(t, err)
-			assert.Equal(t, Applied, o)
-			cured.Store(true)
-			l.run()
-			l.eventually(func() bool { return l.effects("5") == 1 }, "retried")
-			assert.Equal(t, 2, value[int](l, `SELECT attempts FROM inbox WHERE message_id = '5'`))
-		})
+	var cured atomic.Bool
+	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		if m.ID == "5" && !cured.Load() {
+			return kill(ctx, tx, m)
+		}
+		return apply(ctx, tx, m)
+	}, &ConsumerOptions{Retry: RetryPolicy{Initial: time.Millisecond}})
+	var ms []Message
+	for i := range n {
+		ms = append(ms, Message{ID: fmt.Sprint(i)})
 	}
+	outs, errs := l.outcomes(c, ms...)
+	for i := range n {
+		require.NoError(t, errs[i], "message %d", i)
+		if i != 5 {
+			assert.Equal(t, Applied, outs[i], "message %d", i)
+			assert.Equal(t, 1, l.effects(fmt.Sprint(i)), "effects of %d", i)
+		}
+	}
+	assert.Equal(t, Pending, outs[5])
+	assert.Zero(t, l.effects("5"))
+	assert.Equal(t, 1, value[int](l, `SELECT attempts FROM inbox WHERE message_id = '5'`), "charged once")
+	assert.Contains(t, value[string](l, `SELECT last_error FROM inbox WHERE message_id = '5'`), text)
+	assert.False(t, ranAfterLoss.Load(), "a statement ran outside the transaction")
+	assert.Zero(t, value[int](l, `SELECT count(*) FROM guarded`)+value[int](l, `SELECT count(*) FROM child`))
+
+	// The inbox goes on, and so does the message once it can.
+	o, err := c.Process(ctxBG, Message{ID: "after"})
+	require.NoError(t, err)
+	assert.Equal(t, Applied, o)
+	cured.Store(true)
+	l.run()
+	l.eventually(func() bool { return l.effects("5") == 1 }, "retried")
+	assert.Equal(t, 2, value[int](l, `SELECT attempts FROM inbox WHERE message_id = '5'`))
 }
 
 // TestWriter_KillerOnRetry lets the poller meet the killers.
