@@ -431,7 +431,7 @@ var (
 	qRelease    = newQuery(`RELEASE message`)
 )
 
-// A savepoint for each message costs a seventh of the throughput, and only a
+// A savepoint for each message costs two statements and page copies, and only a
 // message that fails needs it. So a large group runs without at first; when a
 // handler fails in it, it is rolled back and run again with them, the failed
 // handler excepted, and so are some of the groups that follow: the more, the
