@@ -207,7 +207,7 @@ func TestSubscribe_BrokerRestarted(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	l.subscribe(c, nil)
+	l.subscribe(c, &SubscribeOptions{AckWait: quick})
 	l.publishN(1, 20)
 	l.applied(20)
 	for i := range 2 {
@@ -630,7 +630,7 @@ func TestSubscribe_CredentialsRefused(t *testing.T) {
 	l := newBrokerLabOn(t, nil, func(o *server.Options) { users(o, "secret", nil) })
 	c := l.consumer("c", nil, nil)
 	var refused atomic.Int64
-	l.subscribe(c, nil, nats.UserInfo("edge", "secret"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	l.subscribe(c, &SubscribeOptions{AckWait: quick}, nats.UserInfo("edge", "secret"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrAuthorization) {
 			refused.Add(1)
 		}

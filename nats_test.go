@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -154,12 +155,13 @@ func (l *brokerLab) info(durable string) *jetstream.ConsumerInfo {
 // all was delivered, all is acknowledged.
 func (l *brokerLab) settled(durable string) *jetstream.ConsumerInfo {
 	l.t.Helper()
-	var ci *jetstream.ConsumerInfo
+	var last atomic.Pointer[jetstream.ConsumerInfo]
 	l.eventually(func() bool {
-		ci = l.info(durable)
+		ci := l.info(durable)
+		last.Store(ci)
 		return ci != nil && ci.NumPending == 0 && ci.NumAckPending == 0
-	}, "everything is acknowledged: %+v", lazy(func() any { return ci }))
-	return ci
+	}, "everything is acknowledged: %+v", lazy(func() any { return last.Load() }))
+	return last.Load()
 }
 
 // lazy is printed as what it returns then.
