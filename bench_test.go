@@ -59,11 +59,15 @@ func cmp(a, b string) string {
 	return a
 }
 
-// benchIDs are random, like UUIDs: the worst order for an index.
-func benchIDs(n int) []string {
+// benchIDs are random, like UUIDv4, the worst order for an index; or ordered,
+// like UUIDv7 and ULIDs.
+func benchIDs(n int, ordered bool) []string {
 	ids := make([]string, n)
 	for i := range ids {
 		hi, lo := rand.Uint64(), rand.Uint64()
+		if ordered {
+			hi = uint64(i) << 20
+		}
 		ids[i] = fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", hi>>32, hi>>16&0xffff, hi&0xfff, lo>>48&0x3fff|0x8000, lo&0xffffffffffff)
 	}
 	return ids
@@ -85,8 +89,13 @@ type peer struct {
 }
 
 func BenchmarkEndToEnd(b *testing.B) {
+	b.Run("ids=random", func(b *testing.B) { sideBySide(b, false) })
+	b.Run("ids=ordered", func(b *testing.B) { sideBySide(b, true) })
+}
+
+func sideBySide(b *testing.B, ordered bool) {
 	n := benchMessages(b)
-	ids := benchIDs(n)
+	ids := benchIDs(n, ordered)
 	js := benchStream(b, ids)
 	peers := []peer{
 		{"inbox", n, func(b *testing.B, n int) time.Duration { return endToEnd(b, js, n) }},
@@ -332,7 +341,7 @@ func BenchmarkReceive(b *testing.B) {
 }
 
 func byCallers(b *testing.B, callers int, call func(context.Context, inbox.Message) (inbox.Outcome, error), want inbox.Outcome) {
-	ids, body := benchIDs(b.N), benchBody()
+	ids, body := benchIDs(b.N, false), benchBody()
 	var next, wrong atomic.Int64
 	var wg sync.WaitGroup
 	b.ReportAllocs()
@@ -355,13 +364,13 @@ func byCallers(b *testing.B, callers int, call func(context.Context, inbox.Messa
 // BenchmarkSubmit: one caller that does not wait.
 func BenchmarkSubmit(b *testing.B) {
 	_, c := benchInbox(b, nil)
-	submitAll(b, c, benchIDs(b.N), inbox.Applied)
+	submitAll(b, c, benchIDs(b.N, false), inbox.Applied)
 }
 
 // BenchmarkDuplicates: messages that were all applied before.
 func BenchmarkDuplicates(b *testing.B) {
 	_, c := benchInbox(b, nil)
-	known := benchIDs(10_000)
+	known := benchIDs(10_000, false)
 	submitAll(b, c, known, inbox.Applied)
 	ids := make([]string, b.N)
 	for i := range ids {
@@ -376,6 +385,7 @@ func submitAll(b *testing.B, c *inbox.Consumer, ids []string, want inbox.Outcome
 	left, wrong, all := len(ids), 0, make(chan struct{})
 	b.ReportAllocs()
 	b.ResetTimer()
+	b.StartTimer()
 	for _, id := range ids {
 		require.NoError(b, c.Submit(b.Context(), inbox.Message{ID: id, Payload: body}, func(o inbox.Outcome, err error) {
 			if err != nil || o != want {

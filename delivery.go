@@ -167,8 +167,8 @@ func outcomeOf(s status) Outcome {
 }
 
 func isLost(err error) bool {
-	var lost *lostError
-	return errors.As(err, &lost)
+	_, lost := errors.AsType[*lostError](err)
+	return lost
 }
 
 func (w *writer) nameValue(kind int64, name string) (driver.Value, error) {

@@ -47,7 +47,7 @@ type SubscribeOptions struct {
 	// delivers again. Messages that wait longer here tell it so. Default 30 s.
 	AckWait time.Duration
 	// Prefetch bounds the messages that were delivered and are not yet
-	// acknowledged. Default 4096.
+	// acknowledged. Default 8192.
 	Prefetch int
 	// PrefetchBytes bounds their size, to within half as much again, or one
 	// message that is larger. Default 32 MiB.
@@ -70,7 +70,7 @@ func (o *SubscribeOptions) setDefaults(c *Consumer) error {
 		o.AckWait = 30 * time.Second
 	}
 	if o.Prefetch == 0 {
-		o.Prefetch = 4096
+		o.Prefetch = 8192
 	}
 	if o.PrefetchBytes == 0 {
 		o.PrefetchBytes = 32 << 20

@@ -31,8 +31,9 @@ func (s spans) at(seq uint64) (int, bool) {
 	return i, i < len(s)
 }
 
-// add includes first..last (sequences start at 1). It returns how many of these were new, the span
-// they are in now, and the spans that it replaces.
+// add includes first..last (sequences start at 1). It returns how many of these
+// were new, the span they are in now, and the spans that are no more: the merged
+// one begins elsewhere than they did.
 func (s spans) add(first, last uint64) (after spans, fresh uint64, merged span, gone []span) {
 	i, _ := s.at(first - 1) // a span that ends just before first touches it
 	j := i
@@ -47,11 +48,13 @@ func (s spans) add(first, last uint64) (after spans, fresh uint64, merged span, 
 	}
 	gone = s[i:j]
 	if len(gone) == 1 && i == len(s)-1 { // it grew at the end: the usual case
-		gone = []span{s[i]}
+		if gone = nil; merged.first != s[i].first {
+			gone = []span{s[i]}
+		}
 		s[i] = merged
 		return s, fresh, merged, gone
 	}
-	gone = slices.Clone(gone)
+	gone = slices.DeleteFunc(slices.Clone(gone), func(sp span) bool { return sp.first == merged.first })
 	return slices.Replace(s, i, j, merged), fresh, merged, gone
 }
 

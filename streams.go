@@ -95,9 +95,7 @@ func (a *account) add(first, last uint64) (fresh uint64) {
 		return 0
 	}
 	for _, sp := range gone {
-		if sp.first != merged.first {
-			a.touched[sp.first] = struct{}{}
-		}
+		a.touched[sp.first] = struct{}{}
 	}
 	a.touched[merged.first] = struct{}{}
 	return fresh

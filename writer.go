@@ -447,8 +447,8 @@ type bareError struct{ cause error }
 func (e *bareError) Error() string { return e.cause.Error() }
 
 func isBare(err error) bool {
-	var bare *bareError
-	return errors.As(err, &bare)
+	_, bare := errors.AsType[*bareError](err)
+	return bare
 }
 
 // handle runs the handler of a new message and keeps what it did or undoes it.
