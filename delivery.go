@@ -20,11 +20,25 @@ type delivery struct {
 	store bool    // do not apply it now
 	ctx   context.Context
 	done  func(Outcome, error)
+	line  *line // of JetStream's deliveries, nil for others
 
 	state   atomic.Int32 // waiting, taken or abandoned
 	fault   error        // charged: this attempt failed, do not make it
 	outcome Outcome
 	cause   error // why it is pending or dead
+}
+
+// A line is the deliveries of one stretch of pulling, in the order of the
+// stream. When the disk refuses one of them, those behind it of the same key
+// must not overtake it: they are refused too, until pulling begins anew at
+// what is missing. The writer owns it.
+type line struct{ refused map[string]error }
+
+func (l *line) refuse(key string, err error) {
+	if l.refused == nil {
+		l.refused = map[string]error{}
+	}
+	l.refused[key] = err
 }
 
 const (
@@ -49,6 +63,9 @@ func (d *delivery) settle(err error) {
 // apply inserts the message and, if nothing stands against it, applies it.
 func (d *delivery) apply(w *writer) error {
 	c, m := d.c, &d.m
+	if d.line != nil && d.line.refused[m.Key] != nil {
+		return d.line.refused[m.Key]
+	}
 	source, err := w.name(int64(m.rule), m.Source)
 	if err != nil {
 		return err

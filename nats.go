@@ -143,6 +143,7 @@ type subscription struct {
 	down        bool                     // the broker was alerted as unusable
 	storageWait time.Duration            // before the file is tried again
 	cursor      cursor
+	line        *line // of this stretch of pulling
 }
 
 // subscribed holds what this process's subscriptions have taken: a consumer

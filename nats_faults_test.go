@@ -229,7 +229,7 @@ func TestSubscribe_ConnectionAway(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, func(o *Options) { o.MaxGroup = 20 })
 	c := l.consumer("c", nil, nil)
-	line := newLine()
+	line := newWire()
 	l.subscribe(c, &SubscribeOptions{AckWait: quick, Prefetch: 64}, line.option())
 	l.publishN(1, 200)
 	for i := range 3 {
@@ -334,7 +334,7 @@ func TestSubscribe_ReissuedSequences(t *testing.T) {
 				}
 				all = max(l.publish(ms...), all)
 			}
-			line := newLine()
+			line := newWire()
 			l.subscribe(c, opts, line.option())
 			publish("first", first)
 			l.applied(ours)
@@ -385,7 +385,7 @@ func TestSubscribe_ReissuedAndRepublished(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	line := newLine()
+	line := newWire()
 	l.subscribe(c, nil, line.option())
 	l.publishN(1, 40)
 	l.applied(40)
@@ -624,6 +624,44 @@ func TestSubscribe_DiskTrouble(t *testing.T) {
 	}
 }
 
+// A message that does not fit on the disk holds up what follows it of its key,
+// in its own group and in later ones, and nothing else.
+func TestSubscribe_DiskTroubleKeepsOrder(t *testing.T) {
+	t.Parallel()
+	for _, group := range []int{1, 3, 2000} {
+		t.Run(fmt.Sprint("groups of ", group), func(t *testing.T) {
+			t.Parallel()
+			l := newBrokerLab(t, func(o *Options) { o.MaxGroup = group })
+			pages := func(n int) {
+				require.NoError(t, l.ib.do(ctxBG, func(w *writer) error {
+					_, err := w.conn.exec(query{text: fmt.Sprintf(`PRAGMA max_page_count = %d`, n)})
+					return err
+				}))
+			}
+			c := l.consumer("c", nil, nil)
+			l.subscribe(c, &SubscribeOptions{AckWait: quick, Key: KeyFromHeader("key")})
+			l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting > 0 }, "pulling")
+			pages(value[int](l.lab, `PRAGMA page_count`) + 20)
+			release := l.hold()
+			for i, key := range []string{"k", "k", "k", "other", "k", "", "k"} {
+				m := event("x", fmt.Sprint(i+1), string(make([]byte, map[int]int{1: 500_000}[i])))
+				m.Header.Set("Key", key)
+				l.publish(m)
+			}
+			l.eventually(func() bool { return l.ib.w.q.length() == 7 }, "all wait for the writer")
+			release()
+			l.eventually(func() bool { return l.alerts.count(AlertRestored) > 1 }, "tried more than once")
+			assert.Equal(t, []string{"1", "4", "6"}, values[string](l.lab, `SELECT id FROM effects ORDER BY id`))
+			pages(1 << 30)
+			l.applied(7)
+			l.once(1, 7)
+			l.inOrder()
+			l.settled("c")
+			l.accounted(7)
+		})
+	}
+}
+
 // Refused credentials are no reason to give up.
 func TestSubscribe_CredentialsRefused(t *testing.T) {
 	t.Parallel()
@@ -671,7 +709,7 @@ func TestSubscribe_OrderByKeyOverBreaks(t *testing.T) {
 		ms = append(ms, m)
 	}
 	l.publish(ms...)
-	line := newLine()
+	line := newWire()
 	opts := &SubscribeOptions{Key: KeyFromHeader("Key"), AckWait: quick, Prefetch: 200}
 	stop := l.subscribe(c, opts, line.option())
 	breaks := []func(){

@@ -480,7 +480,7 @@ func TestSubscribe_Filter(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	line := newLine()
+	line := newWire()
 	l.subscribe(c, &SubscribeOptions{Subjects: []string{"ev.a.*", "ev.c"}, AckWait: quick}, line.option())
 	l.publish(event("b", "", ""), event("a.1", "1", ""), event("b", "", ""), event("b", "", ""), event("a.2", "2", ""), event("a", "", ""), event("c", "3", ""))
 	l.applied(3)
@@ -544,7 +544,7 @@ func TestSubscribe_BreakBeforeTheFirstMessage(t *testing.T) {
 	l.publish(event("a", "", ""), event("b", "", ""))
 	require.NoError(t, stream.Purge(ctxBG))
 	l.publish(event("b", "", ""), event("b", "", ""))
-	line := newLine()
+	line := newWire()
 	l.subscribe(c, &SubscribeOptions{Subjects: []string{"ev.a"}}, line.option())
 	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting > 0 }, "pulling")
 	line.cut()
@@ -1106,18 +1106,18 @@ func TestSpans_LikeASet(t *testing.T) {
 }
 
 // A line is the wire between a client and the broker, to be cut and mended.
-type line struct {
+type wire struct {
 	mu    sync.Mutex
 	down  bool
 	conns []net.Conn
 }
 
-func newLine() *line { return &line{} }
+func newWire() *wire { return &wire{} }
 
-func (n *line) option() nats.Option { return nats.SetCustomDialer(n) }
+func (n *wire) option() nats.Option { return nats.SetCustomDialer(n) }
 
 // Dial makes it a nats.CustomDialer.
-func (n *line) Dial(network, address string) (net.Conn, error) {
+func (n *wire) Dial(network, address string) (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down {
@@ -1131,7 +1131,7 @@ func (n *line) Dial(network, address string) (net.Conn, error) {
 }
 
 // cut breaks the connection; it cannot be made again before mend.
-func (n *line) cut() {
+func (n *wire) cut() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.down = true
@@ -1141,7 +1141,7 @@ func (n *line) cut() {
 	n.conns = nil
 }
 
-func (n *line) mend() {
+func (n *wire) mend() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.down = false

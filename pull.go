@@ -40,6 +40,7 @@ const ackPrefix = "$JS.ACK."
 func (s *subscription) pull(ctx context.Context) error {
 	ch := make(chan *nats.Msg, s.opts.Prefetch+1024)
 	s.inflight.trouble.Store(nil)
+	s.line = &line{}
 	var open []request
 	var queue []*delivery // came while the writer's queue was full
 	defer func() {
@@ -275,12 +276,14 @@ func (s *subscription) delivery(raw *nats.Msg) *delivery {
 		return nil
 	}
 	n := s.inflight.add(raw.Reply, m.size())
-	d.ctx, d.store = s.c.ctx, s.opts.StoreFirst
-	d.done = func(_ Outcome, err error) {
+	d.ctx, d.store, d.line = s.c.ctx, s.opts.StoreFirst, s.line
+	d.done = func(o Outcome, err error) {
 		switch {
 		case err == nil:
 			_ = s.nc.Publish(raw.Reply, ackAck) // lost: it comes again, a duplicate
-			s.inflight.progress.Store(true)
+			if o != Duplicate {
+				s.inflight.progress.Store(true)
+			}
 		case errors.Is(err, ErrClosed):
 			// Left to AckWait.
 		default:
@@ -300,7 +303,7 @@ type inflight struct {
 	waiting  map[uint64]waiting
 	room     chan struct{} // holds a token when there is more room, or trouble
 	trouble  atomic.Pointer[error]
-	progress atomic.Bool // some were committed
+	progress atomic.Bool // some were committed, for the first time
 }
 
 type waiting struct {

@@ -92,7 +92,7 @@ type writer struct {
 	at        int   // the job whose turn it is
 	alone     bool  // a replay: no followers join
 	bare      bool  // this group's deliveries have no savepoints
-	careful   int   // groups to come before the next bare one
+	careful   int   // large groups to come before the next bare one
 	penalty   int   // what careful will be after the next failure in a bare one
 	finished  bool
 	now       int64 // the time of this transaction, ms
@@ -185,7 +185,9 @@ func (w *writer) commitGroup() {
 	} else if w.bare {
 		w.penalty = max(w.penalty/2, 1)
 	}
-	w.careful = max(w.careful-1, 0)
+	if first >= minBare {
+		w.careful = max(w.careful-1, 0)
+	}
 	var lost *lostError
 	if !errors.As(err, &lost) {
 		w.settle(err)
@@ -376,8 +378,11 @@ func (w *writer) settle(err error) {
 	errs := w.errs
 	if err != nil {
 		errs = make([]error, len(w.group))
-		for i := range errs {
+		for i, j := range w.group {
 			errs[i] = err
+			if d, ok := j.(*delivery); ok && d.line != nil && d.m.Key != "" {
+				d.line.refuse(d.m.Key, err)
+			}
 		}
 	}
 	w.settled <- settlement{w.group, errs}

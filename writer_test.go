@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -477,6 +478,137 @@ func TestWriter_DiskFull(t *testing.T) {
 	assert.Equal(t, []Outcome{Duplicate, Applied, Duplicate}, outs)
 	assert.Equal(t, []error{nil, nil, nil}, errs)
 	assert.Equal(t, 1, value[int](l, `SELECT attempts FROM inbox WHERE message_id = 'fat'`))
+}
+
+// TestWriter_BareGroups: a large group runs without savepoints until a handler
+// fails in it; then again with them, that handler excepted; and the more often
+// that happened, the more groups that follow run with them at once.
+func TestWriter_BareGroups(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	calls := map[string]int{}
+	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		calls[m.ID]++
+		if err := apply(ctx, tx, m); err != nil || string(m.Payload) == "" {
+			return err
+		}
+		return errors.New(string(m.Payload))
+	}, &ConsumerOptions{Retry: RetryPolicy{Initial: time.Hour}})
+	const size = minBare + 8
+	next := 0
+	// group runs one, the last of it with this payload, and says whether it ran bare.
+	group := func(last string) bool {
+		ms := make([]Message, size)
+		for i := range ms {
+			next++
+			ms[i] = Message{ID: fmt.Sprint(next)}
+		}
+		ms[size-1].Payload = []byte(last)
+		clear(calls)
+		outs, errs := l.outcomes(c, ms...)
+		twice := 0
+		for i, m := range ms {
+			require.NoError(t, errs[i])
+			want := Applied
+			if i == size-1 && last != "" {
+				want = Pending
+				require.Equal(t, 1, calls[m.ID], "who failed is charged once and not run again")
+			}
+			require.Equal(t, want, outs[i], m.ID)
+			twice += calls[m.ID] - 1
+		}
+		require.Contains(t, []int{0, size - 1}, twice, "all the others ran again, or none")
+		return twice > 0
+	}
+	var bare []int
+	for i := range 40 {
+		if group("fails") {
+			bare = append(bare, i)
+		}
+	}
+	assert.Equal(t, []int{0, 1, 3, 7, 15, 31}, bare, "each failure doubles the wait")
+	for i := 0; !group("fails"); i++ {
+		require.Less(t, i, 64)
+	}
+	for range 64 + 8 { // 63 groups run with savepoints; then each bare one halves what comes next
+		group("")
+	}
+	assert.True(t, group("fails"))
+	assert.True(t, group("fails"), "forgiven")
+	assert.Equal(t, 1, value[int](l, `SELECT max(attempts) FROM inbox`))
+	assert.Equal(t, value[int](l, `SELECT count(*) FROM inbox WHERE status = 'completed'`), l.effects(""))
+}
+
+// TestWriter_BareGroupMixed: all kinds of jobs share a group that began without
+// savepoints, and two handlers fail in it.
+func TestWriter_BareGroupMixed(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	l.update(`CREATE TABLE log (name TEXT)`)
+	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		if err := apply(ctx, tx, m); err != nil {
+			return err
+		}
+		if string(m.Payload) == "once" && m.Attempt == 1 || string(m.Payload) == "never" {
+			return errors.New("not yet")
+		}
+		return nil
+	}, &ConsumerOptions{Retry: RetryPolicy{Initial: time.Hour}})
+	outs, _ := l.outcomes(c, Message{ID: "head", Key: "k", Payload: []byte("once")}, Message{ID: "follower", Key: "k"}, Message{ID: "old"})
+	require.Equal(t, []Outcome{Pending, Pending, Applied}, outs)
+	head := value[int64](l, `SELECT seq FROM inbox_message WHERE message_id = 'head'`)
+	require.NoError(t, l.ib.do(ctxBG, func(w *writer) error {
+		_, err := w.conn.exec(query{text: `UPDATE inbox_message SET next_at = 1 WHERE message_id = 'head'`})
+		return err
+	}))
+
+	release := l.hold()
+	var wg sync.WaitGroup
+	submit := func(m Message, want Outcome) {
+		wg.Add(1)
+		require.NoError(t, c.Submit(ctxBG, m, func(o Outcome, err error) {
+			defer wg.Done()
+			assert.NoError(t, err, m.ID)
+			assert.Equal(t, want, o, m.ID)
+		}))
+	}
+	update := func(name string, fail error) {
+		queued := l.ib.w.q.length()
+		wg.Go(func() {
+			err := l.ib.Update(ctxBG, func(ctx context.Context, tx *Tx) error {
+				if _, err := tx.ExecContext(ctx, `INSERT INTO log VALUES (?)`, name); err != nil {
+					return err
+				}
+				return fail
+			})
+			assert.ErrorIs(t, err, fail)
+		})
+		l.eventually(func() bool { return l.ib.w.q.length() > queued }, "queued")
+	}
+	for i := range minBare {
+		submit(Message{ID: fmt.Sprint("before ", i)}, Applied)
+	}
+	update("kept", nil)
+	update("undone", errors.New("failed"))
+	submit(Message{ID: "old"}, Duplicate)
+	submit(Message{ID: "old", Payload: []byte("other")}, Conflict)
+	submit(Message{ID: "third", Key: "k"}, Pending)
+	submit(Message{ID: "bad", Payload: []byte("never")}, Pending)
+	wg.Add(1)
+	require.NoError(t, l.ib.w.q.push(ctxBG, &retry{c: c, seq: head, done: func(err error) { assert.NoError(t, err); wg.Done() }}))
+	submit(Message{ID: "bad too", Payload: []byte("never")}, Pending)
+	submit(Message{ID: "after"}, Applied)
+	update("kept too", nil)
+	release()
+	wg.Wait()
+	assert.Equal(t, []string{"kept", "kept too"}, values[string](l, `SELECT name FROM log`))
+	assert.Equal(t, []string{"head", "follower", "third"},
+		values[string](l, `SELECT e.id FROM effects e JOIN inbox_message m ON m.seq = e.seq WHERE m.key = 'k' ORDER BY e.n`))
+	assert.Equal(t, []int{1, 1}, values[int](l, `SELECT attempts FROM inbox WHERE status = 'pending'`))
+	assert.Equal(t, 1, value[int](l, `SELECT count FROM inbox_conflicts`))
+	st := l.stats("c")
+	assert.EqualValues(t, 1+minBare+1+3, st.Applied)
+	assert.EqualValues(t, 3, st.Failures, "the head's and two")
 }
 
 // TestWriter_CommitHook: nothing but the writer's own COMMIT commits.
