@@ -126,6 +126,11 @@ func (d *delivery) apply(w *writer) error {
 		}
 		return w.account(m.pos, d.outcome)
 	}
+	if d.fault != nil {
+		if err := w.attempted(r.seq, 1, errorText(d.fault)); err != nil {
+			return err
+		}
+	}
 	if attempt {
 		m.Seq, m.Attempt, m.ReceivedAt = r.seq, 1, unixMilli(w.now)
 		if err := w.handle(d.ctx, func(ctx context.Context, tx *Tx) error { return c.handler(ctx, tx, m) }); err != nil {
@@ -134,6 +139,9 @@ func (d *delivery) apply(w *writer) error {
 			}
 			f := c.opts.Retry.decide(0, 0, err, w.now, rand.Float64())
 			if err := w.failed(r.seq, f, r.keep, r.headers, r.payload); err != nil {
+				return err
+			}
+			if err := w.attempted(r.seq, 1, f.text); err != nil {
 				return err
 			}
 			d.outcome, d.cause = outcomeOf(f.status), err
@@ -163,7 +171,7 @@ func (d *delivery) known(w *writer, source int64, n *counts) error {
 	if string(hash) == string(d.hash[:]) || d.c.opts.IgnoreConflicts {
 		d.outcome = Duplicate
 		n.duplicates++
-		return nil
+		return w.duplicate(seq)
 	}
 	if err := w.conflict(seq, d.hash[:], d.m.Payload); err != nil {
 		return err
@@ -269,6 +277,9 @@ func (r *retry) apply(w *writer) error {
 	}
 	f := c.opts.Retry.decide(s.attempts, s.failures, r.cause, w.now, rand.Float64())
 	if err := w.failed(r.seq, f, true, nil, nil); err != nil {
+		return err
+	}
+	if err := w.attempted(r.seq, int64(r.m.Attempt), f.text); err != nil {
 		return err
 	}
 	r.outcome = outcomeOf(f.status)

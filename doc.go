@@ -27,7 +27,7 @@
 // [Consumer.Process], which applies them before it returns, or
 // [Consumer.Receive], which stores them for [Inbox.Run] to apply.
 //
-// What went wrong stays in sight: the views inbox, inbox_conflicts and
-// inbox_streams are the documented contract for people and scripts, and
+// What went wrong stays in sight: the views inbox, inbox_attempts,
+// inbox_conflicts and inbox_streams are the documented contract for people and scripts, and
 // [Inbox.Audit] proves, sequence by sequence, that nothing is missing.
 package inbox

@@ -183,6 +183,11 @@ func checkInvariants(t testing.TB, db queryer, replays bool) {
 			        (SELECT count(*) FILTER (WHERE status = 1), count(*) FILTER (WHERE status = 2), count(*) FILTER (WHERE status = 3),
 			                count(*) FILTER (WHERE status = 4), count(*) FILTER (WHERE status = 5)
 			           FROM inbox_message m WHERE m.consumer = c.consumer)`},
+		{"every failed attempt is kept, the last 50 of a message, and every duplicate counted",
+			`SELECT count(*) FROM inbox_consumer c
+			  WHERE (SELECT coalesce(sum(d.count), 0) FROM inbox_duplicate d JOIN inbox_message m ON m.seq = d.message WHERE m.consumer = c.consumer) <> c.duplicates
+			     OR (SELECT count(*) FROM inbox_attempt a JOIN inbox_message m ON m.seq = a.message WHERE m.consumer = c.consumer)
+			        NOT BETWEEN min(c.failures, 50) AND c.failures`},
 		{"every row has its consumer", `SELECT count(*) FROM inbox_message WHERE consumer NOT IN (SELECT consumer FROM inbox_consumer)`},
 		{"ranges neither touch nor overlap",
 			`SELECT count(*) FROM inbox_range a JOIN inbox_range b ON a.stream = b.stream AND a.first_seq < b.first_seq AND b.first_seq <= a.last_seq + 1`},

@@ -1,7 +1,7 @@
 package inbox
 
-// The ledger: every statement on inbox_message and inbox_conflict that the
-// writer runs. What decides "have I seen this identity" is insert (by the
+// The ledger: every statement on inbox_message, inbox_conflict, inbox_attempt
+// and inbox_duplicate that the writer runs. What decides "have I seen this identity" is insert (by the
 // UNIQUE constraint, never by looking first) and lookup; how identities are
 // stored can change behind these two.
 
@@ -242,6 +242,38 @@ func (w *writer) failed(seq int64, f failure, written bool, headers, payload dri
 	}
 	if err != nil {
 		return w.fail("recording a failed attempt", err)
+	}
+	return nil
+}
+
+var (
+	qAttempt      = newQuery(`INSERT INTO inbox_attempt (message, attempt, at, error) VALUES (?1, ?2, ?3, ?4)`)
+	qAttemptPrune = newQuery(`
+		DELETE FROM inbox_attempt
+		 WHERE message = ?1
+		   AND id <= (SELECT id FROM inbox_attempt WHERE message = ?1 ORDER BY id DESC LIMIT 1 OFFSET 50)`)
+	qDuplicate = newQuery(`
+		INSERT INTO inbox_duplicate (message, count, last_at) VALUES (?1, 1, ?2)
+		ON CONFLICT (message) DO UPDATE SET count = count + 1, last_at = excluded.last_at`)
+)
+
+// attempted keeps a failed attempt of the message in row seq, and of its
+// attempts the last 50.
+func (w *writer) attempted(seq, attempt int64, text string) error {
+	_, err := w.conn.exec(qAttempt, seq, attempt, w.now, text)
+	if err == nil {
+		_, err = w.conn.exec(qAttemptPrune, seq)
+	}
+	if err != nil {
+		return w.fail("recording a failed attempt", err)
+	}
+	return nil
+}
+
+// duplicate counts a delivery of the message in row seq.
+func (w *writer) duplicate(seq int64) error {
+	if _, err := w.conn.exec(qDuplicate, seq, w.now); err != nil {
+		return w.fail("counting a duplicate", err)
 	}
 	return nil
 }

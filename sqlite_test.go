@@ -937,10 +937,11 @@ func TestOpen_Views(t *testing.T) {
 	columns := func(view string) string {
 		return value[string](l, `SELECT group_concat(name, ', ') FROM pragma_table_info(?)`, view)
 	}
-	assert.Equal(t, "inbox, inbox_conflicts, inbox_streams",
+	assert.Equal(t, "inbox, inbox_attempts, inbox_conflicts, inbox_streams",
 		value[string](l, `SELECT group_concat(name, ', ' ORDER BY name) FROM sqlite_schema WHERE type = 'view'`))
 	assert.Equal(t, "consumer, source, message_id, type, subject, key, status, attempts, received_at, processed_at, next_attempt_at, "+
-		"last_error, payload_hash, payload, stream, stream_seq", columns("inbox"))
+		"last_error, payload_hash, payload, stream, stream_seq, duplicates, last_duplicate_at", columns("inbox"))
+	assert.Equal(t, "consumer, source, message_id, attempt, at, error", columns("inbox_attempts"))
 	assert.Equal(t, "consumer, source, message_id, stored_hash, refused_hash, refused_payload, first_seen, last_seen, count", columns("inbox_conflicts"))
 	assert.Equal(t, "consumer, stream, created, epoch, first_seq, last_seq", columns("inbox_streams"))
 
@@ -971,6 +972,17 @@ func TestOpen_Views(t *testing.T) {
 		  FROM inbox WHERE message_id = 'later'`))
 	assert.Equal(t, "orders|/shop|done|"+helloHash+"|"+hexHash("refused")+"|refused|2030-01-02T03:04:05.000Z|2030-01-02T03:04:05.000Z|1", value[string](l, `
 		SELECT concat_ws('|', consumer, source, message_id, stored_hash, refused_hash, refused_payload, first_seen, last_seen, count) FROM inbox_conflicts`))
+	assert.Equal(t, "orders||later|1|2030-01-02T03:04:05.000Z|not now", value[string](l, `
+		SELECT concat_ws('|', consumer, source, message_id, attempt, at, error) FROM inbox_attempts`))
+	clock.add(60e9)
+	for range 2 {
+		_, err := c.Process(ctxBG, Message{Source: "/shop", ID: "done", Payload: []byte("hello")})
+		require.NoError(t, err)
+	}
+	assert.Equal(t, "2|2030-01-02T03:05:05.000Z", value[string](l, `
+		SELECT concat_ws('|', duplicates, last_duplicate_at) FROM inbox WHERE message_id = 'done'`))
+	assert.Equal(t, "0|-", value[string](l, `
+		SELECT concat_ws('|', duplicates, coalesce(last_duplicate_at, '-')) FROM inbox WHERE message_id = 'later'`))
 }
 
 func TestOpen_TimesAreIntegers(t *testing.T) {
@@ -982,13 +994,13 @@ func TestOpen_TimesAreIntegers(t *testing.T) {
 		}
 		return apply(ctx, tx, m)
 	}, nil)
-	for _, m := range []Message{{ID: "done"}, {ID: "later"}, {ID: "done", Payload: []byte("x")}} {
+	for _, m := range []Message{{ID: "done"}, {ID: "later"}, {ID: "done", Payload: []byte("x")}, {ID: "done"}} {
 		_, err := c.Process(ctxBG, m)
 		require.NoError(t, err)
 	}
 	for table, columns := range map[string][]string{
 		"inbox_message":  {"received_at", "processed_at", "next_at", "retry_delay"},
-		"inbox_conflict": {"first_seen", "last_seen"},
+		"inbox_conflict": {"first_seen", "last_seen"}, "inbox_attempt": {"at"}, "inbox_duplicate": {"last_at"},
 	} {
 		for _, column := range columns {
 			assert.Equal(t, "integer", value[string](l, fmt.Sprintf(`SELECT group_concat(DISTINCT typeof(%[1]s)) FROM %[2]s WHERE %[1]s IS NOT NULL`, column, table)), column)

@@ -383,6 +383,27 @@ func TestRetryReplayDiscard(t *testing.T) {
 	assert.Equal(t, 5, value[int](l, `SELECT count(*) FROM inbox`), "the same rows, never a copy")
 }
 
+// TestAttempts: each failed attempt is kept with its error, the last fifty of a
+// message.
+func TestAttempts(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		if m.Attempt > 60 {
+			return apply(ctx, tx, m)
+		}
+		return fmt.Errorf("attempt %d", m.Attempt)
+	}, &ConsumerOptions{Retry: RetryPolicy{Initial: time.Millisecond, Multiplier: 1, MaxAttempts: -1}})
+	_, err := c.Process(ctxBG, Message{ID: "other", Payload: []byte("x")})
+	require.NoError(t, err)
+	l.run()
+	l.eventually(func() bool { return l.status("other") == "completed" }, "applied")
+	texts := values[string](l, `SELECT attempt || ': ' || error FROM inbox_attempts`)
+	require.Len(t, texts, 50)
+	assert.Equal(t, "11: attempt 11", texts[0])
+	assert.Equal(t, "60: attempt 60", texts[49])
+}
+
 func TestReplay_ManyInOrder(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, nil)

@@ -71,6 +71,23 @@ CREATE TABLE inbox_conflict (
     UNIQUE (message, hash)
 );
 
+-- The attempts that failed, the last 50 of each message.
+CREATE TABLE inbox_attempt (
+    id      INTEGER PRIMARY KEY,
+    message INTEGER NOT NULL REFERENCES inbox_message (seq),
+    attempt INTEGER NOT NULL, -- begins again at 1 after Retry and Replay
+    at      INTEGER NOT NULL,
+    error   TEXT    NOT NULL
+);
+CREATE INDEX inbox_attempt_message ON inbox_attempt (message, id);
+
+-- How often a message came again, and when the last time.
+CREATE TABLE inbox_duplicate (
+    message INTEGER PRIMARY KEY REFERENCES inbox_message (seq),
+    count   INTEGER NOT NULL,
+    last_at INTEGER NOT NULL
+);
+
 -- One row for each consumer: its switch, its rows by status, and what happened so far.
 CREATE TABLE inbox_consumer (
     consumer   INTEGER PRIMARY KEY,
@@ -146,10 +163,14 @@ SELECT c.name AS consumer,
        lower(hex(m.hash)) AS payload_hash,
        m.payload,
        n.name AS stream,
-       m.stream_seq
+       m.stream_seq,
+       coalesce(d.count, 0) AS duplicates,
+       strftime('%Y-%m-%dT%H:%M:%S', d.last_at / 1000, 'unixepoch')
+           || printf('.%03dZ', d.last_at % 1000) AS last_duplicate_at
   FROM inbox_message m
   JOIN inbox_name c ON c.id = m.consumer
   JOIN inbox_name s ON s.id = m.source
+  LEFT JOIN inbox_duplicate d ON d.message = m.seq
   LEFT JOIN inbox_name t ON t.id = m.type
   LEFT JOIN inbox_stream i ON i.id = m.stream
   LEFT JOIN inbox_name n ON n.id = i.stream;
@@ -173,6 +194,24 @@ SELECT c.name AS consumer,
        x.count
   FROM inbox_conflict x
   JOIN inbox_message m ON m.seq = x.message
+  JOIN inbox_name c ON c.id = m.consumer
+  JOIN inbox_name s ON s.id = m.source;
+
+CREATE VIEW inbox_attempts AS
+SELECT c.name AS consumer,
+       CASE s.kind WHEN 11 THEN 'nats-msg-id:' || s.name
+                   WHEN 12 THEN 'header:' || s.name
+                   WHEN 13 THEN 'json:' || s.name
+                   WHEN 14 THEN 'content:' || s.name
+                   WHEN 15 THEN 'sequence:' || s.name
+                   ELSE s.name END AS source,
+       m.message_id,
+       a.attempt,
+       strftime('%Y-%m-%dT%H:%M:%S', a.at / 1000, 'unixepoch')
+           || printf('.%03dZ', a.at % 1000) AS at,
+       a.error
+  FROM inbox_attempt a
+  JOIN inbox_message m ON m.seq = a.message
   JOIN inbox_name c ON c.id = m.consumer
   JOIN inbox_name s ON s.id = m.source;
 
