@@ -96,6 +96,9 @@ func (s *subscription) agree(ctx context.Context) error {
 	consumer, err := stream.Consumer(ctx, s.opts.Durable)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		if known.fresh() && s.opts.Start != (Start{}) {
+			return s.begin(ctx, stream)
+		}
 		if start == 0 {
 			start = known.resume(info.State.FirstSeq)
 		}
@@ -155,6 +158,33 @@ func (s *subscription) create(ctx context.Context, stream jetstream.Stream, info
 		s.cursor.seq = start - 1
 	}
 	return s.put(ctx, "making", cfg, 0, stream.CreateConsumer)
+}
+
+// begin makes the durable consumer for a file that never met the stream, where
+// Start says. What lies before is skipped for good: it is accounted for.
+func (s *subscription) begin(ctx context.Context, stream jetstream.Stream) error {
+	cfg := s.inLine(jetstream.ConsumerConfig{Durable: s.opts.Durable, AckPolicy: jetstream.AckExplicitPolicy})
+	switch o := s.opts.Start; {
+	case o.New:
+		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
+	case o.Sequence > 0:
+		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, o.Sequence
+	default:
+		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &o.Time
+	}
+	if err := s.put(ctx, "making", cfg, 0, stream.CreateConsumer); err != nil {
+		return err
+	}
+	consumer, err := stream.Consumer(ctx, s.opts.Durable)
+	if err != nil {
+		return fmt.Errorf("inbox: durable consumer %s of %s: %w", s.opts.Durable, s.stream, err)
+	}
+	before := consumer.CachedInfo().Delivered.Stream
+	s.cursor = cursor{seq: before, valid: true}
+	if before == 0 {
+		return nil
+	}
+	return s.skip(span{1, before})
 }
 
 // codeMaxAckPending is the API's error for more than the server allows.

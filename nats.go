@@ -40,6 +40,10 @@ type SubscribeOptions struct {
 	// StoreFirst stores messages and leaves it to Run to apply them, as
 	// Receive does.
 	StoreFirst bool
+	// Start says where the durable consumer begins when it is made new and this
+	// file never had a message of the stream. Default: with all the messages
+	// that the stream has. Otherwise what the file accounts for decides.
+	Start Start
 	// CreateStream makes the stream when it is not there. By default it must
 	// be: one made here would have nobody's limits.
 	CreateStream *jetstream.StreamConfig
@@ -52,6 +56,14 @@ type SubscribeOptions struct {
 	// PrefetchBytes bounds their size, to within half as much again, or one
 	// message that is larger. Default 32 MiB.
 	PrefetchBytes int
+}
+
+// A Start is where a consumer begins: the first of these that is set. What
+// lies before counts as skipped.
+type Start struct {
+	New      bool      // with what the stream gets from now on
+	Sequence uint64    // with this one
+	Time     time.Time // with the first message that is not older
 }
 
 func (o *SubscribeOptions) setDefaults(c *Consumer) error {

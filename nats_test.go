@@ -506,6 +506,55 @@ func TestSubscribe_Filter(t *testing.T) {
 	assert.Zero(t, l.alerts.count(AlertMissing))
 }
 
+// TestSubscribe_Start: a consumer that is made new may begin later than with
+// the first message; what lies before is accounted for, and never comes back.
+func TestSubscribe_Start(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		start func(third time.Time) Start
+		first int // of the messages that are taken
+	}{
+		"all":                       {func(third time.Time) Start { return Start{} }, 1},
+		"new":                       {func(third time.Time) Start { return Start{New: true} }, 6},
+		"sequence":                  {func(third time.Time) Start { return Start{Sequence: 3} }, 3},
+		"the first":                 {func(third time.Time) Start { return Start{Sequence: 1} }, 1},
+		"a sequence yet to come":    {func(third time.Time) Start { return Start{Sequence: 8} }, 8},
+		"time":                      {func(third time.Time) Start { return Start{Time: third} }, 3},
+		"a time before the first":   {func(third time.Time) Start { return Start{Time: third.Add(-time.Hour)} }, 1},
+		"a time after the last one": {func(third time.Time) Start { return Start{Time: time.Now().Add(-time.Microsecond)} }, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newBrokerLab(t, nil)
+			l.publishN(1, 5)
+			stream, err := l.js.Stream(ctxBG, evStream)
+			require.NoError(t, err)
+			m, err := stream.GetMsg(ctxBG, 3)
+			require.NoError(t, err)
+			start := tc.start(m.Time)
+			c := l.consumer("c", nil, nil)
+			stop := l.subscribe(c, &SubscribeOptions{Start: start})
+			l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting > 0 }, "pulling")
+			l.publishN(6, 10)
+			l.applied(10 - tc.first + 1)
+			l.once(tc.first, 10)
+			l.settled("c")
+			assert.EqualValues(t, tc.first-1, l.accounted(10).Skipped)
+			stop()
+
+			// Lost, it goes on where the file is, wherever it once began.
+			require.NoError(t, stream.DeleteConsumer(ctxBG, "c"))
+			l.publishN(11, 12)
+			l.subscribe(c, &SubscribeOptions{Start: start})
+			l.applied(12 - tc.first + 1)
+			l.once(tc.first, 12)
+			l.settled("c")
+			l.accounted(12)
+			assert.Zero(t, l.stats("c").Duplicates)
+		})
+	}
+}
+
 func TestSubscribe_PurgedBeforeDelivery(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)

@@ -128,7 +128,11 @@ type accounted struct {
 	tail   uint64
 	tailAt int64
 	epoch  int64
+	again  bool // the stream was made anew just now: there was an earlier one
 }
+
+// fresh reports whether nothing of the stream ever came to this file.
+func (k accounted) fresh() bool { return len(k.ranges) == 0 && k.epoch == 0 && !k.again }
 
 // resume is the first sequence not accounted for, at or after first.
 func (k accounted) resume(first uint64) uint64 {
@@ -189,6 +193,7 @@ func (s *subscription) openAccount() (accounted, error) {
 			}
 		}
 		known, err = acct.copy(w)
+		known.again = isNew
 		if found {
 			known.epoch = v[1].(int64)
 		}

@@ -1,0 +1,311 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// A file is the text that a configuration was read from.
+type file struct {
+	name   string // as the user wrote it
+	dir    string // absolute
+	source []byte
+	tree   *ast.File
+}
+
+// maxFile bounds the file, in bytes.
+const maxFile = 4 << 20
+
+// Load reads the file at path. Environment variables are looked up with
+// lookup: ${VAR} in the file, and EDGE_DATABASE_PATH for database.path and so
+// on. Flags are settings by their names; they go before the environment, and
+// that before the file. Its error is a Problems, or says that the file cannot
+// be read.
+func Load(path string, lookup func(string) (string, bool), flags map[string]string) (*Config, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, fmt.Errorf("%s is a directory: name the file in it", path)
+	case info.Size() > maxFile:
+		return nil, fmt.Errorf("%s is %d bytes long: this is not a configuration", path, info.Size())
+	}
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	return parse(&file{name: path, dir: filepath.Dir(abs), source: source}, lookup, flags)
+}
+
+// parse is Load once the file was read.
+func parse(f *file, lookup func(string) (string, bool), flags map[string]string) (*Config, error) {
+	c := &Config{file: f}
+	var err error
+	if f.tree, err = parser.ParseBytes(f.source, 0); err != nil {
+		return nil, Problems{f.problem(err)}
+	}
+	if len(f.tree.Docs) > 1 {
+		return nil, Problems{f.at(f.tree.Docs[1].Start, "a second document begins here: a configuration is one")}
+	}
+	var body ast.Node
+	if len(f.tree.Docs) == 1 {
+		body = f.tree.Docs[0].Body
+	}
+	if body != nil {
+		if problems := f.expand(body, lookup); len(problems) > 0 {
+			return nil, problems
+		}
+		if err := yaml.NodeToValue(body, c, yaml.Strict()); err != nil {
+			return nil, Problems{f.problem(err)}
+		}
+	}
+	if problems := c.overlay(lookup, flags); len(problems) > 0 {
+		return nil, problems
+	}
+	c.setDefaults()
+	c.resolvePaths()
+	if problems := c.validate(); len(problems) > 0 {
+		return nil, problems
+	}
+	return c, nil
+}
+
+// resolvePaths makes relative paths absolute.
+func (c *Config) resolvePaths() {
+	paths := []*string{&c.Database.Path, &c.Migrations, &c.NATS.Creds, &c.NATS.NKey, &c.NATS.TLS.CA, &c.NATS.TLS.Cert, &c.NATS.TLS.Key}
+	for i := range c.Consumers {
+		paths = append(paths, &c.Consumers[i].Schema)
+	}
+	for _, p := range paths {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(c.file.dir, *p)
+		}
+	}
+}
+
+// Name is the path of the file, as it was given to Load.
+func (c *Config) Name() string { return c.file.name }
+
+// A Problem is something wrong at a place of a file.
+type Problem struct {
+	File    string
+	Line    int // from 1; 0: of the whole file
+	Column  int
+	Message string
+	Source  string // the line
+}
+
+func (p Problem) Error() string {
+	if p.Line == 0 {
+		return fmt.Sprintf("%s: %s", p.File, p.Message)
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
+}
+
+// Text is the error with the line and a caret under the place.
+func (p Problem) Text() string {
+	if p.Line == 0 || p.Source == "" {
+		return p.Error()
+	}
+	margin := fmt.Sprintf("%5d | ", p.Line)
+	pad := []byte(strings.Repeat(" ", len(margin)))
+	for _, r := range []rune(p.Source)[:min(max(p.Column-1, 0), len([]rune(p.Source)))] {
+		if r == '\t' {
+			pad = append(pad, '\t')
+		} else {
+			pad = append(pad, ' ')
+		}
+	}
+	return fmt.Sprintf("%s\n%s%s\n%s^", p.Error(), margin, p.Source, pad)
+}
+
+// Problems are all that was found.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	texts := make([]string, len(ps))
+	for i, p := range ps {
+		texts[i] = p.Error()
+	}
+	return strings.Join(texts, "\n")
+}
+
+// Text is all of them with their lines.
+func (ps Problems) Text() string {
+	texts := make([]string, len(ps))
+	for i, p := range ps {
+		texts[i] = p.Text()
+	}
+	return strings.Join(texts, "\n")
+}
+
+// problem places an error of the YAML library.
+func (f *file) problem(err error) Problem {
+	var placed yaml.Error
+	if !errors.As(err, &placed) || placed.GetToken() == nil {
+		return Problem{File: f.name, Message: err.Error()}
+	}
+	t, message := placed.GetToken(), placed.GetMessage()
+	var unknown *yaml.UnknownFieldError
+	if errors.As(err, &unknown) {
+		message = fmt.Sprintf("there is no setting %q", t.Value)
+		if near := nearest(t.Value, knownKeys()); near != "" {
+			message += fmt.Sprintf("; did you mean %q?", near)
+		}
+	}
+	var kind *yaml.TypeError
+	if errors.As(err, &kind) {
+		message = fmt.Sprintf("%s is wanted here", wanted(kind.DstType))
+	}
+	return f.at(t, "%s", message)
+}
+
+// wanted names a Go type for people.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64, reflect.Uint64, reflect.Float64:
+		return "a number"
+	case reflect.String:
+		return "a text"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "a mapping (indented lines of key: value)"
+	case reflect.Pointer:
+		return wanted(t.Elem())
+	}
+	return t.String()
+}
+
+// at is a problem at a token.
+func (f *file) at(t *token.Token, format string, args ...any) Problem {
+	p := Problem{File: f.name, Message: fmt.Sprintf(format, args...)}
+	if t == nil || t.Position == nil {
+		return p
+	}
+	p.Line, p.Column = t.Position.Line, t.Position.Column
+	if lines := strings.Split(string(f.source), "\n"); p.Line >= 1 && p.Line <= len(lines) {
+		p.Source = hideSecret(strings.TrimSuffix(lines[p.Line-1], "\r"))
+	}
+	return p
+}
+
+// hideSecret hides the value in a line that holds one.
+func hideSecret(line string) string {
+	lower := strings.ToLower(line)
+	for _, key := range []string{"password:", "token:"} {
+		if i := strings.Index(lower, key); i >= 0 {
+			return line[:i+len(key)] + " (hidden)"
+		}
+	}
+	return line
+}
+
+// in is a problem at a path like $.consumers[0].name, or at the nearest place
+// above it that is in the file.
+func (f *file) in(path, format string, args ...any) Problem {
+	for at := path; at != "$" && at != "" && f.tree != nil && len(f.tree.Docs) == 1; at = at[:strings.LastIndexAny(at, ".[")] {
+		p, err := yaml.PathString(at)
+		if err != nil {
+			continue
+		}
+		if n, err := p.FilterNode(f.tree.Docs[0].Body); err == nil && n != nil {
+			return f.at(first(n), format, args...)
+		}
+	}
+	return Problem{File: f.name, Message: strings.TrimPrefix(path, "$.") + ": " + fmt.Sprintf(format, args...)}
+}
+
+// first is the token where a node begins.
+func first(n ast.Node) *token.Token {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		if len(n.Values) > 0 && !n.IsFlowStyle {
+			return first(n.Values[0])
+		}
+	case *ast.MappingValueNode:
+		return n.Key.GetToken()
+	}
+	return n.GetToken()
+}
+
+// knownKeys are all the settings' names.
+func knownKeys() (keys []string) {
+	seen := map[reflect.Type]bool{}
+	var walk func(reflect.Type)
+	walk = func(t reflect.Type) {
+		switch t.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Map:
+			walk(t.Elem())
+			return
+		case reflect.Struct:
+		default:
+			return
+		}
+		if seen[t] {
+			return
+		}
+		seen[t] = true
+		for f := range t.Fields() {
+			if key := f.Tag.Get("yaml"); key != "" {
+				keys = append(keys, key)
+				walk(f.Type)
+			}
+		}
+	}
+	walk(reflect.TypeFor[Config]())
+	return append(keys, "sequence", "time")
+}
+
+// nearest is the name that is hardly different from s, "" when none is.
+func nearest(s string, names []string) (best string) {
+	limit := max(1, min(len(s)/3, 3)) + 1
+	for _, name := range names {
+		if d := distance(strings.ToLower(s), name); d < limit {
+			best, limit = name, d
+		}
+	}
+	return best
+}
+
+// distance is how many letters must be added, removed, changed or swapped with
+// the next to make b of a (optimal string alignment).
+func distance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range b {
+		rows[0][j+1] = j + 1
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}
