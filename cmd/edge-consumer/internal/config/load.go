@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -308,4 +309,14 @@ func distance(a, b string) int {
 		}
 	}
 	return rows[len(a)][len(b)]
+}
+
+// Unique leaves out what is said twice: two consumers may share a handler.
+func (ps Problems) Unique() Problems {
+	seen := map[Problem]bool{}
+	return slices.DeleteFunc(ps, func(p Problem) bool {
+		had := seen[p]
+		seen[p] = true
+		return had
+	})
 }

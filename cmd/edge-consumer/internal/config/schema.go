@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
 
 // A PayloadSchema says which payloads a consumer takes.
@@ -65,7 +66,7 @@ func (s *PayloadSchema) Check(payload []byte) error {
 	var walk func(*jsonschema.ValidationError)
 	walk = func(e *jsonschema.ValidationError) {
 		if len(e.Causes) == 0 && len(parts) < 5 {
-			parts = append(parts, fmt.Sprintf("at /%s: %s", strings.Join(e.InstanceLocation, "/"), strings.Join(e.ErrorKind.KeywordPath(), "/")))
+			parts = append(parts, fmt.Sprintf("at /%s: %s", strings.Join(e.InstanceLocation, "/"), misfit(e.ErrorKind)))
 		}
 		for _, c := range e.Causes {
 			walk(c)
@@ -73,6 +74,17 @@ func (s *PayloadSchema) Check(payload []byte) error {
 	}
 	walk(invalid)
 	return fmt.Errorf("the payload does not fit the schema: %s", strings.Join(parts, "; "))
+}
+
+// misfit says what does not fit without the value that does not.
+func misfit(k jsonschema.ErrorKind) string {
+	switch k := k.(type) {
+	case *kind.Required:
+		return "missing " + strings.Join(k.Missing, ", ")
+	case *kind.Type:
+		return fmt.Sprintf("is of type %s, wanted is %s", k.Got, strings.Join(k.Want, " or "))
+	}
+	return "fails " + strings.Join(k.KeywordPath(), "/")
 }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
