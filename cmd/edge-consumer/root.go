@@ -14,6 +14,14 @@ import (
 // commands make the commands; a new one is added here.
 var commands = []func() *cobra.Command{
 	newDemo,
+	newStatus,
+	newList,
+	newShow,
+	newRetry,
+	newDiscard,
+	newReplay,
+	newPause,
+	newResume,
 	newAudit,
 	newVersion,
 }
@@ -23,7 +31,8 @@ each takes effect exactly once, or is visibly waiting, or is visibly dead.
 
 Exit status:
   0  ok
-  1  the proof, or the audit, does not hold
+  1  the proof, or the audit, does not hold; or what was named is not there:
+     no such consumer, no such message, nothing that could be changed
   2  usage error
   3  any other failure, an interruption included`
 
@@ -33,7 +42,8 @@ func newRoot() *cobra.Command {
 		Short: "An exactly-once consumer for the edge",
 		Long:  rootHelp,
 		Example: `  edge-consumer demo
-  edge-consumer audit --db orders.db
+  edge-consumer status --db orders.db
+  edge-consumer list --db orders.db --status dead
   edge-consumer help audit`,
 		Args:          knownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -75,6 +85,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 const (
 	exitOK      = 0
 	exitNotHeld = 1
+	exitNoMatch = 1
 	exitUsage   = 2
 	exitFailure = 3
 )
@@ -130,7 +141,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		text = "interrupted"
 	}
-	fmt.Fprintln(stderr, "edge-consumer:", text)
+	fmt.Fprintln(stderr, "edge-consumer:", visible(text))
 	var coded *exitError
 	if errors.As(err, &coded) {
 		return coded.code
@@ -140,10 +151,16 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // writeJSON writes v as one JSON document.
 func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
+	e := newJSONEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// newJSONEncoder makes one that writes each value on a line of its own.
+func newJSONEncoder(w io.Writer) *json.Encoder {
+	e := json.NewEncoder(visibleJSON{w})
+	e.SetEscapeHTML(false)
+	return e
 }
 
 // A printer writes lines for people and remembers the first error, so that

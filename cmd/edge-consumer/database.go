@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"edge.example/inbox"
+	"github.com/spf13/cobra"
+)
+
+// A database is the inbox file that an operator's command works on. It is
+// opened as a guest: beside the program that owns it, or without one.
+type database struct {
+	cmd  *cobra.Command
+	file string
+}
+
+// databaseFlag adds to cmd the flag that names the file.
+func databaseFlag(cmd *cobra.Command) *database {
+	db := &database{cmd: cmd}
+	cmd.Flags().StringVar(&db.file, "db", "", "the inbox's SQLite file")
+	return db
+}
+
+// open opens the file; the caller closes it.
+func (db *database) open(ctx context.Context) (*inbox.Inbox, error) {
+	if db.file == "" {
+		return nil, exitf(exitUsage, "%s needs the database: --db FILE", db.cmd.Name())
+	}
+	return inbox.Open(ctx, db.file, &inbox.Options{Guest: true})
+}
+
+// consumerNames are those of the file, sorted.
+func consumerNames(stats *inbox.Stats) []string {
+	names := make([]string, 0, len(stats.Consumers))
+	for name := range stats.Consumers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// knownConsumer is an error that says which consumers there are, when name is
+// none of them.
+func knownConsumer(stats *inbox.Stats, name string) error {
+	if _, ok := stats.Consumers[name]; ok {
+		return nil
+	}
+	return exitf(exitNoMatch, "there is no consumer %q; %s", name, theConsumers(stats))
+}
+
+// theConsumers says which consumers there are.
+func theConsumers(stats *inbox.Stats) string {
+	names := consumerNames(stats)
+	if len(names) == 0 {
+		return "the inbox has none yet"
+	}
+	return fmt.Sprintf("the inbox has %s", strings.Join(names, ", "))
+}
