@@ -13,6 +13,10 @@ import (
 
 // commands make the commands; a new one is added here.
 var commands = []func() *cobra.Command{
+	newRun,
+	newInit,
+	newCheck,
+	newTest,
 	newDemo,
 	newStatus,
 	newList,
@@ -23,6 +27,7 @@ var commands = []func() *cobra.Command{
 	newPause,
 	newResume,
 	newAudit,
+	newHealthcheck,
 	newVersion,
 }
 
@@ -33,7 +38,7 @@ Exit status:
   0  ok
   1  the proof, or the audit, does not hold; or what was named is not there:
      no such consumer, no such message, nothing that could be changed
-  2  usage error
+  2  usage error, or a wrong configuration
   3  any other failure, an interruption included`
 
 func newRoot() *cobra.Command {
@@ -138,6 +143,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitOK
 	}
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if places := problemText(err); places != "" {
+		text = "the configuration is wrong:\n" + places
+	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		text = "interrupted"
 	}

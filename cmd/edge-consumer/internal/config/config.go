@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"edge.example/inbox/cmd/edge-consumer/internal/natsconn"
+	"edge.example/inbox/cmd/edge-consumer/internal/web"
 )
 
 // Config is the whole file. Relative paths in it are relative to its folder.
@@ -18,8 +19,9 @@ type Config struct {
 	// Handlers are SQL handlers that consumers name.
 	Handlers  map[string]Handler `yaml:"handlers"`
 	Consumers []Consumer         `yaml:"consumers"`
-	HTTP      HTTP               `yaml:"http"`
-	Log       Log                `yaml:"log"`
+	// HTTP is the server for health and metrics; see web.Config.
+	HTTP web.Config `yaml:"http"`
+	Log  Log        `yaml:"log"`
 	// ShutdownTimeout bounds a clean stop. Default 25 s.
 	ShutdownTimeout Duration `yaml:"shutdown_timeout"`
 
@@ -133,15 +135,6 @@ type Statement struct {
 	PermanentIf []string `yaml:"permanent_if"`
 }
 
-// HTTP is the server for health and metrics.
-type HTTP struct {
-	// Listen is host:port. Default 127.0.0.1:9464; "off" for none.
-	Listen string `yaml:"listen"`
-	// Token, if set, must come with each request but /healthz. Beyond
-	// loopback it must be set.
-	Token natsconn.Secret `yaml:"token"`
-}
-
 // Log is the log on stderr.
 type Log struct {
 	Level  string `yaml:"level"`  // debug, info (default), warn or error
@@ -150,14 +143,13 @@ type Log struct {
 
 // Defaults of what the library has no default for.
 const (
-	DefaultListen          = "127.0.0.1:9464"
 	DefaultMinFree         = 64 << 20
 	DefaultShutdownTimeout = 25 * time.Second
 )
 
 func (c *Config) setDefaults() {
 	if c.HTTP.Listen == "" {
-		c.HTTP.Listen = DefaultListen
+		c.HTTP.Listen = web.DefaultListen
 	}
 	if c.Database.MinFree == nil {
 		free := Size(DefaultMinFree)

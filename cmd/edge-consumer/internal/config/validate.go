@@ -17,6 +17,9 @@ func (c *Config) validate() Problems {
 	v.database(&c.Database)
 	v.oneOf("$.log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("$.log.format", c.Log.Format, "", "text", "json")
+	if err := c.HTTP.Check(); err != nil {
+		v.bad("$.http", "%v", err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Handlers)) {
 		h := c.Handlers[name]
 		path := "$.handlers." + name

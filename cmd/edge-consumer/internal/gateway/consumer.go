@@ -129,3 +129,29 @@ func limit(n int64) int64 {
 	}
 	return n
 }
+
+// Deliver gives a consumer a message as if it had come from its stream, but for
+// its identity. key, if not nil, is its ordering key.
+func (g *Gateway) Deliver(ctx context.Context, consumer string, m inbox.Message, key *string) (inbox.Outcome, error) {
+	cfg := g.config()
+	for i := range cfg.Consumers {
+		k := &cfg.Consumers[i]
+		if k.Name != consumer {
+			continue
+		}
+		opts, err := subscribeOptions(k)
+		if err != nil {
+			return 0, err
+		}
+		switch {
+		case key != nil:
+			m.Key = *key
+		case opts.Key != nil:
+			if m.Key, err = opts.Key(&m); err != nil {
+				m.Key = ""
+			}
+		}
+		return g.consumers[consumer].Process(ctx, m)
+	}
+	return 0, fmt.Errorf("the configuration has no consumer %q", consumer)
+}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"edge.example/inbox"
@@ -35,6 +36,8 @@ type Gateway struct {
 	dialer *natsconn.Dialer
 	ib     *inbox.Inbox
 	space  *gate // shut while the disk has too little space
+
+	asked atomic.Int64 // when the writer was asked for an answer, ns; 0: it gave it
 
 	reloading sync.Mutex // one reload at a time
 
@@ -158,7 +161,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 		nats.ReconnectHandler(func(*nats.Conn) { g.connection(true, nil) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { g.connection(false, err) }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { g.connection(false, err) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { g.log.Warn("the NATS connection reports", "error", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			g.log.Warn("the NATS connection reports", "error", err)
+		}),
 	)
 	if err != nil {
 		return err
@@ -175,6 +180,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 	g.mu.Unlock()
 	r.wg.Go(func() { g.watchSpace(ctx) })
+	r.wg.Go(func() { g.watchWriter(ctx) })
 	err = g.ib.Run(ctx)
 	g.mu.Lock()
 	g.runs = nil // no reload starts more
@@ -326,3 +332,32 @@ func (g *Gateway) Consumers() map[string]ConsumerState {
 
 // dir is the folder of the database.
 func (g *Gateway) dir() string { return filepath.Dir(g.ib.Path()) }
+
+// DiskFree is the space left on the disk of the database.
+func (g *Gateway) DiskFree() (uint64, error) { return DiskFree(g.dir()) }
+
+// wedged is how long the writer may take for nothing before something is wrong:
+// longer than a group of slow handlers, whose statements are bounded.
+const wedged = 2 * time.Minute
+
+// watchWriter asks the writer for nothing, now and then.
+func (g *Gateway) watchWriter(ctx context.Context) {
+	for ctx.Err() == nil {
+		g.asked.Store(time.Now().UnixNano())
+		_ = g.ib.Update(ctx, func(context.Context, *inbox.Tx) error { return nil }) // an error is an answer
+		g.asked.Store(0)
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Second):
+		}
+	}
+}
+
+// Alive says why the process should be started anew: nothing gets through the
+// writer any more. A full disk is no reason, for then it answers.
+func (g *Gateway) Alive() error {
+	if at := g.asked.Load(); at != 0 && time.Since(time.Unix(0, at)) > wedged {
+		return fmt.Errorf("the writer has not answered for %v", wedged)
+	}
+	return nil
+}
