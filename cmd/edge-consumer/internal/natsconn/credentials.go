@@ -150,5 +150,5 @@ func (s *settings) credentialsExpiry() (what string, at time.Time, ok bool) {
 	if err != nil || k.claims.Expires == 0 {
 		return "", time.Time{}, false
 	}
-	return "the credentials in " + s.creds.file(), time.Unix(k.claims.Expires, 0), true
+	return "the credentials in " + s.creds.where(), time.Unix(k.claims.Expires, 0), true
 }

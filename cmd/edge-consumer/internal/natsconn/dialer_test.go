@@ -322,4 +322,12 @@ func TestDialer_Expiry(t *testing.T) {
 		require.Equal(t, test.what, what, test.name)
 		require.True(t, test.at.Equal(at), "%s: %v", test.name, at)
 	}
+
+	_, token, seed := op.user(func(c *jwt.UserClaims) { c.Expires = hour.Unix() })
+	d, err := New(&Config{}, environ(map[string]string{"NATS_JWT": token, "NATS_SEED": string(seed)}))
+	require.NoError(t, err)
+	what, at, ok := d.Expiry()
+	require.True(t, ok)
+	require.Equal(t, "the credentials in NATS_JWT", what)
+	require.True(t, hour.Equal(at))
 }

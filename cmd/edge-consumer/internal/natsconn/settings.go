@@ -28,10 +28,18 @@ func (s setting) read() ([]byte, error) {
 	return b, nil
 }
 
-// file names the file for people.
-func (s setting) file() string {
+// where names the file for people.
+func (s setting) where() string {
 	if s.inline {
 		return s.key
+	}
+	return s.value
+}
+
+// file names the file in a sentence that began with the key.
+func (s setting) file() string {
+	if s.inline {
+		return "it"
 	}
 	return s.value
 }

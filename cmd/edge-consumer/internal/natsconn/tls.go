@@ -74,5 +74,5 @@ func (s *settings) certExpiry() (what string, at time.Time, ok bool) {
 	if err != nil {
 		return "", time.Time{}, false
 	}
-	return "the client certificate in " + s.cert.file(), pair.Leaf.NotAfter, true
+	return "the client certificate in " + s.cert.where(), pair.Leaf.NotAfter, true
 }
