@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -107,10 +108,14 @@ func (d *demo) begin(ctx context.Context, fail context.CancelCauseFunc, c *cable
 	if err != nil {
 		return nil, err
 	}
+	handler, err := writeGateway(filepath.Dir(d.db))
+	if err != nil {
+		return nil, fmt.Errorf("the gateway's configuration: %w", err)
+	}
 	if err := l.ib.Update(ctx, createTables); err != nil {
 		return nil, fmt.Errorf("making the business tables: %w", err)
 	}
-	consumer, err := l.ib.Consumer(demoConsumer, applyEvent, nil)
+	consumer, err := l.ib.Consumer(demoConsumer, handler.Handle, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -163,13 +168,4 @@ func alerted(a inbox.Alert, fail context.CancelCauseFunc) {
 	if a.Kind == inbox.AlertStorage {
 		fail(fmt.Errorf("the database: %w", a.Err))
 	}
-}
-
-func createTables(ctx context.Context, tx *inbox.Tx) error {
-	for _, table := range demoTables {
-		if _, err := tx.ExecContext(ctx, table); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -4,31 +4,59 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"edge.example/inbox"
+	"edge.example/inbox/cmd/edge-consumer/internal/config"
+	"edge.example/inbox/cmd/edge-consumer/internal/sqlhandler"
+	"edge.example/inbox/testdata/gateway"
 )
 
-// demoTables are the business tables. Nothing in them would keep a second
-// application out: events has no UNIQUE, repositories counts. Only the inbox
-// stands between a message that comes twice and an effect that is there twice.
-var demoTables = []string{`
-	CREATE TABLE IF NOT EXISTS events (
-	    source     TEXT NOT NULL,
-	    id         TEXT NOT NULL,
-	    type       TEXT NOT NULL,
-	    repository TEXT,
-	    actor      TEXT,
-	    action     TEXT
-	)`, `
-	CREATE TABLE IF NOT EXISTS repositories (
-	    name          TEXT PRIMARY KEY,
-	    events        INTEGER NOT NULL,
-	    issues_open   INTEGER NOT NULL,
-	    last_event_at TEXT NOT NULL
-	)`,
+// demoGateway is the folder, beside the database, with the configuration that
+// the demo's handler and tables are taken from.
+const demoGateway = "gateway"
+
+// demoTables is the migration that makes the business tables.
+const demoTables = "migrations/0003_github.sql"
+
+// writeGateway writes the configuration where everybody can read it, and takes
+// the handler for GitHub's events from it.
+func writeGateway(dir string) (*sqlhandler.Handler, error) {
+	dir = filepath.Join(dir, demoGateway)
+	if err := os.CopyFS(dir, gateway.Files); err != nil && !os.IsExist(err) {
+		return nil, err
+	}
+	none := func(string) (string, bool) { return "", false }
+	cfg, err := config.Load(filepath.Join(dir, "edge.yaml"), none, nil)
+	if err != nil {
+		return nil, err
+	}
+	h, ok := cfg.Handlers[demoConsumer]
+	if !ok {
+		return nil, fmt.Errorf("%s has no handler %q", cfg.Name(), demoConsumer)
+	}
+	return h.Compile()
 }
 
-// An event is what the handler takes from a payload.
+// createTables makes the business tables, once.
+func createTables(ctx context.Context, tx *inbox.Tx) error {
+	var made bool
+	err := tx.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name = 'events'`).Scan(&made)
+	if err != nil || made {
+		return err
+	}
+	text, err := fs.ReadFile(gateway.Files, demoTables)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, string(text))
+	return err
+}
+
+// An event is what the handler takes from a payload, as the proof reads it: in
+// Go, so that it does not rest on the handler's SQL.
 type event struct {
 	Action     string
 	Repository struct {
@@ -54,30 +82,4 @@ func issuesOpened(eventType string) int64 {
 		return -1
 	}
 	return 0
-}
-
-// applyEvent is the demo's handler: a row for each event, sums for each
-// repository.
-func applyEvent(ctx context.Context, tx *inbox.Tx, m *inbox.Message) error {
-	e, err := parseEvent(m.Payload)
-	if err != nil {
-		return inbox.Permanent(err) // it will not read better tomorrow
-	}
-	repository := e.Repository.FullName
-	_, err = tx.ExecContext(ctx, `
-		INSERT INTO events (source, id, type, repository, actor, action)
-		VALUES (?1, ?2, ?3, nullif(?4, ''), nullif(?5, ''), nullif(?6, ''))`,
-		m.Source, m.ID, m.Type, repository, e.Sender.Login, e.Action)
-	if err != nil || repository == "" {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, `
-		INSERT INTO repositories (name, events, issues_open, last_event_at)
-		VALUES (?1, 1, ?2, ?3)
-		ON CONFLICT (name) DO UPDATE SET
-		       events        = events + 1,
-		       issues_open   = issues_open + excluded.issues_open,
-		       last_event_at = max(last_event_at, excluded.last_event_at)`,
-		repository, issuesOpened(m.Type), m.Headers.Get("ce-time"))
-	return err
 }
