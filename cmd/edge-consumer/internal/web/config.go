@@ -80,7 +80,7 @@ func isLoopback(host string) bool {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
+	return err == nil && ip.IsLoopback()
 }
 
 func (c Config) socket() (path string, ok bool) { return strings.CutPrefix(c.Listen, "unix:") }

@@ -35,8 +35,8 @@ type lab struct {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// lost is what the message with the payload "lost" dies of.
-var lost = errors.New("no such order")
+// errLost is what the message with the payload "lost" dies of.
+var errLost = errors.New("no such order")
 
 // newLab opens an inbox with the consumer orders: one message applied and
 // delivered again, one in conflict with it, one dead, one pending.
@@ -55,7 +55,7 @@ func newLab(t *testing.T) *lab {
 	orders, err := ib.Consumer("orders", func(_ context.Context, _ *inbox.Tx, m *inbox.Message) error {
 		switch string(m.Payload) {
 		case "lost":
-			return inbox.Permanent(lost)
+			return inbox.Permanent(errLost)
 		case "later":
 			return errors.New("not yet")
 		}

@@ -182,7 +182,7 @@ func TestMetrics_Scrape(t *testing.T) {
 	assert.Contains(t, resp.Header.Get("Content-Type"), "text/plain")
 	assert.Contains(t, body, "\ngo_goroutines ")
 	assert.Contains(t, body, "\nedge_consumer_start_time_seconds ")
-	for _, secret := range []string{lost.Error(), "not yet", `"a"`, l.ib.Path()} {
+	for _, secret := range []string{errLost.Error(), "not yet", `"a"`, l.ib.Path()} {
 		assert.NotContains(t, body, secret, "nothing that a message brought")
 	}
 	resp, body = ask(t, c, http.MethodGet, "/metrics", "Accept: application/openmetrics-text; version=1.0.0")
