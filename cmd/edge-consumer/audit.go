@@ -27,7 +27,8 @@ The file may be in use: the audit reads a consistent snapshot beside its owner.
 The exit status is 1 if anything is missing or unexplained.`
 
 func newAudit() *cobra.Command {
-	var db, natsURL string
+	var natsURL string
+	var db *database
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "audit --db FILE",
@@ -38,10 +39,11 @@ func newAudit() *cobra.Command {
   edge-consumer audit --db orders.db --json | jq '.streams[].missing'`,
 		Args: noArgs,
 		RunE: action(func(ctx context.Context, _ []string, s stdio) error {
-			if db == "" {
-				return exitf(exitUsage, "audit needs the database: --db FILE")
+			file, err := db.path()
+			if err != nil {
+				return err
 			}
-			report, err := audit(ctx, db, natsURL)
+			report, err := audit(ctx, file, natsURL)
 			switch {
 			case err != nil:
 				return err
@@ -56,8 +58,8 @@ func newAudit() *cobra.Command {
 			return report.verdict()
 		}),
 	}
+	db = databaseFlag(cmd)
 	f := cmd.Flags()
-	f.StringVar(&db, "db", "", "the inbox's SQLite file")
 	f.StringVar(&natsURL, "nats", "", "compare with the live streams of this NATS server")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -13,23 +14,46 @@ import (
 // A database is the inbox file that an operator's command works on. It is
 // opened as a guest: beside the program that owns it, or without one.
 type database struct {
-	cmd  *cobra.Command
-	file string
+	cmd    *cobra.Command
+	file   string
+	config *configuration
 }
 
-// databaseFlag adds to cmd the flag that names the file.
+// databaseFlag adds to cmd the flags that name the file: itself, or the
+// configuration that does.
 func databaseFlag(cmd *cobra.Command) *database {
-	db := &database{cmd: cmd}
+	db := &database{cmd: cmd, config: configFlag(cmd)}
 	cmd.Flags().StringVar(&db.file, "db", "", "the inbox's SQLite file")
 	return db
 }
 
 // open opens the file; the caller closes it.
 func (db *database) open(ctx context.Context) (*inbox.Inbox, error) {
-	if db.file == "" {
-		return nil, exitf(exitUsage, "%s needs the database: --db FILE", db.cmd.Name())
+	file, err := db.path()
+	if err != nil {
+		return nil, err
 	}
-	return inbox.Open(ctx, db.file, &inbox.Options{Guest: true})
+	return inbox.Open(ctx, file, &inbox.Options{Guest: true})
+}
+
+// path is the file that --db names, or else the configuration.
+func (db *database) path() (string, error) {
+	switch {
+	case db.file != "":
+		return db.file, nil
+	case !db.cmd.Flags().Changed("config") && !exists(defaultConfig):
+		return "", exitf(exitUsage, "%s needs the database: --db FILE, or -c FILE for the one of a configuration", db.cmd.Name())
+	}
+	cfg, err := db.config.load()
+	if err != nil {
+		return "", err
+	}
+	return cfg.Database.Path, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // consumerNames are those of the file, sorted.

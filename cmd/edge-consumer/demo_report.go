@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -37,6 +38,7 @@ func (p *proof) print(w io.Writer, took time.Duration) error {
 	pr.printf("%s messages (%s) in %.1f s, %s a second, publisher and broker in the same process.\n", comma(p.Published),
 		humanize.Bytes(p.bytes), took.Seconds(), comma(int64(float64(p.Published)/took.Seconds())))
 
+	pr.printf("\nThe handler is SQL, in %s\n", filepath.Join(filepath.Dir(p.Database), demoGateway, "edge.yaml"))
 	pr.printf("\nThe database is %s\nSee for yourself, with sqlite3 or any other tool:\n\n", p.Database)
 	for _, query := range demoQueries {
 		pr.printf("  sqlite3 %s \"%s\"\n", shellQuote(p.Database), query)

@@ -7,7 +7,8 @@ CREATE TABLE events (
     type       TEXT NOT NULL,
     repository TEXT,
     actor      TEXT,
-    action     TEXT
+    action     TEXT,
+    shape      TEXT NOT NULL CHECK (shape = 'object') -- anything else is no GitHub event
 );
 
 CREATE TABLE repositories (

@@ -11,7 +11,6 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 )
 
 // ${VAR}, ${VAR:-default} when it is unset or empty, ${VAR:?message} when it
@@ -76,11 +75,11 @@ func (v visitor) Visit(n ast.Node) ast.Visitor {
 // plainScalar reads text as YAML; nil unless it is a number, a truth value or
 // null.
 func plainScalar(text string) ast.Node {
-	tree, err := parser.ParseBytes([]byte(text), 0)
-	if err != nil || len(tree.Docs) != 1 {
+	f := &file{source: []byte(text)}
+	if err := f.read(); err != nil || len(f.tree.Docs) != 1 {
 		return nil
 	}
-	switch n := tree.Docs[0].Body.(type) {
+	switch n := f.tree.Docs[0].Body.(type) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return n
 	}
@@ -183,11 +182,11 @@ func assign(field reflect.Value, text string) error {
 		return nil
 	}
 	f := &file{name: "environment", source: []byte(text)}
-	tree, err := parser.ParseBytes(f.source, 0)
-	if err != nil || len(tree.Docs) != 1 || tree.Docs[0].Body == nil {
+	if err := f.read(); err != nil || len(f.tree.Docs) != 1 || f.tree.Docs[0].Body == nil {
 		return fmt.Errorf("%q cannot be read", text)
 	}
-	if err := yaml.NodeToValue(tree.Docs[0].Body, field.Addr().Interface(), yaml.Strict()); err != nil {
+	err := guarded(func() error { return yaml.NodeToValue(f.tree.Docs[0].Body, field.Addr().Interface(), yaml.Strict()) })
+	if err != nil {
 		return errors.New(f.problem(err).Message)
 	}
 	return nil

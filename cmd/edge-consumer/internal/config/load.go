@@ -55,8 +55,7 @@ func Load(path string, lookup func(string) (string, bool), flags map[string]stri
 // parse is Load once the file was read.
 func parse(f *file, lookup func(string) (string, bool), flags map[string]string) (*Config, error) {
 	c := &Config{file: f}
-	var err error
-	if f.tree, err = parser.ParseBytes(f.source, 0); err != nil {
+	if err := f.read(); err != nil {
 		return nil, Problems{f.problem(err)}
 	}
 	if len(f.tree.Docs) > 1 {
@@ -70,7 +69,7 @@ func parse(f *file, lookup func(string) (string, bool), flags map[string]string)
 		if problems := f.expand(body, lookup); len(problems) > 0 {
 			return nil, problems
 		}
-		if err := yaml.NodeToValue(body, c, yaml.Strict()); err != nil {
+		if err := guarded(func() error { return yaml.NodeToValue(body, c, yaml.Strict()) }); err != nil {
 			return nil, Problems{f.problem(err)}
 		}
 	}
@@ -83,6 +82,38 @@ func parse(f *file, lookup func(string) (string, bool), flags map[string]string)
 		return nil, problems
 	}
 	return c, nil
+}
+
+// read parses the source. Tags have no meaning here, and the library takes some
+// of them badly.
+func (f *file) read() error {
+	err := guarded(func() (err error) {
+		f.tree, err = parser.ParseBytes(f.source, 0)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, doc := range f.tree.Docs {
+		ast.Walk(visitor(func(n ast.Node) bool {
+			if tag, ok := n.(*ast.TagNode); ok && err == nil {
+				err = misread(tag, "a tag (%s) has no meaning here: put a text that begins with ! into quotes", tag.Start.Value)
+			}
+			return true
+		}), doc)
+	}
+	return err
+}
+
+// guarded makes an error of a panic: a file that the YAML library cannot bear
+// must not end a daemon that reads its configuration again.
+func guarded(fn func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("this is no YAML that can be read (%v)", r)
+		}
+	}()
+	return fn()
 }
 
 // resolvePaths makes relative paths absolute.
@@ -171,6 +202,10 @@ func (f *file) problem(err error) Problem {
 	var kind *yaml.TypeError
 	if errors.As(err, &kind) {
 		message = fmt.Sprintf("%s is wanted here", wanted(kind.DstType))
+	}
+	var shape *yaml.UnexpectedNodeTypeError
+	if errors.As(err, &shape) {
+		message = fmt.Sprintf("a %s is wanted here, this is a %s", strings.ToLower(shape.Expected.YAMLName()), strings.ToLower(shape.Actual.YAMLName()))
 	}
 	return f.at(t, "%s", message)
 }

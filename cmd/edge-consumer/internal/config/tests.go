@@ -9,7 +9,6 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 )
 
 // Tests are what `edge-consumer test` reads: messages in, rows out.
@@ -84,10 +83,10 @@ func LoadTests(path string) (*Tests, error) {
 		return nil, err
 	}
 	t := &Tests{file: &file{name: path, source: source}}
-	if t.file.tree, err = parser.ParseBytes(source, 0); err != nil {
+	if err := t.file.read(); err != nil {
 		return nil, Problems{t.file.problem(err)}
 	}
-	if err := yaml.UnmarshalWithOptions(source, t, yaml.Strict()); err != nil {
+	if err := guarded(func() error { return yaml.UnmarshalWithOptions(source, t, yaml.Strict()) }); err != nil {
 		return nil, Problems{t.file.problem(err)}
 	}
 	if len(t.Tests) == 0 {

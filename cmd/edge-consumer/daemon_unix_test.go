@@ -1,0 +1,115 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"edge.example/inbox/internal/natstest"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+)
+
+// TestDaemon shows the daemon, and the commands beside it, as an operator sees
+// them: a real nats-server is in the test's process, a real edge-consumer in
+// one of its own.
+func TestDaemon(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/daemon/*.txtar")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			b := &brokerInTest{Server: natstest.New(t, nil)}
+			testscript.Run(t, testscript.Params{
+				Files:               []string{file},
+				RequireExplicitExec: true,
+				Setup: func(e *testscript.Env) error {
+					b.Start()
+					e.Setenv("NATS_URL", b.URL())
+					e.Setenv("HOME", e.WorkDir)
+					return nil
+				},
+				Cmds: map[string]func(*testscript.TestScript, bool, []string){
+					"exits": exits, "broker": b.control, "publish": b.publish, "eventually": eventually, "signal": signalAll,
+				},
+			})
+		})
+	}
+}
+
+// A brokerInTest is the nats-server of a script.
+type brokerInTest struct{ *natstest.Server }
+
+// control is broker stop, broker start.
+func (b *brokerInTest) control(ts *testscript.TestScript, neg bool, args []string) {
+	switch {
+	case neg || len(args) != 1:
+		ts.Fatalf("usage: broker stop|start")
+	case args[0] == "stop":
+		b.Stop()
+	case args[0] == "start":
+		b.Start()
+	}
+}
+
+// publish SUBJECT ID TEXT publishes one message to a stream; the stream may be
+// about to be made.
+func (b *brokerInTest) publish(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: publish SUBJECT ID TEXT")
+	}
+	nc, err := nats.Connect(b.URL())
+	ts.Check(err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err = js.Publish(ctx, args[0], []byte(args[2]), jetstream.WithMsgID(args[1]), jetstream.WithRetryAttempts(200), jetstream.WithRetryWait(50*time.Millisecond))
+	ts.Check(err)
+}
+
+// eventually REGEXP PROGRAM ARGS... runs a program until its output matches.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: eventually REGEXP PROGRAM ARGS...")
+	}
+	want, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	var out []byte
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		cmd := exec.Command(args[1], args[2:]...)
+		cmd.Dir = ts.Getenv("WORK")
+		cmd.Env = []string{"PATH=" + ts.Getenv("PATH"), "WORK=" + ts.Getenv("WORK"), "HOME=" + ts.Getenv("HOME"), "NATS_URL=" + ts.Getenv("NATS_URL"), "TMPDIR=" + ts.Getenv("TMPDIR")}
+		var b bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &b, &b
+		_ = cmd.Run()
+		if out = b.Bytes(); want.Match(out) {
+			return
+		}
+	}
+	ts.Fatalf("never matched %s; the last output:\n%s", args[0], out)
+}
+
+// signalAll HUP|TERM signals the processes in the background.
+func signalAll(ts *testscript.TestScript, neg bool, args []string) {
+	signals := map[string]syscall.Signal{"HUP": syscall.SIGHUP, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}
+	if neg || len(args) != 1 || signals[args[0]] == 0 {
+		ts.Fatalf("usage: signal HUP|TERM|KILL")
+	}
+	for _, cmd := range ts.BackgroundCmds() {
+		ts.Check(cmd.Process.Signal(signals[args[0]]))
+	}
+}
