@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unique"
 
 	"edge.example/inbox"
 	"github.com/spf13/cobra"
@@ -43,10 +44,6 @@ owns the file may run; it notices within a second.
 The exit status is 1 if nothing was chosen, or if an id that was named was not
 there in the needed status (the others are changed).`
 
-// changeBatch is how many messages are changed in one transaction, so that the
-// owner's messages are not kept waiting.
-const changeBatch = 500
-
 // changeSample is how many of the chosen messages a dry run shows.
 const changeSample = 10
 
@@ -80,7 +77,7 @@ type changeReport struct {
 	First          []messageRef `json:"first"`           // of the chosen
 	NotChosen      []notChosen  `json:"not_chosen"`      // of the ids that were named
 
-	refs map[string][]string // the ids of the chosen, by source
+	messages []chosenMessage // in the order of arrival
 }
 
 type messageRef struct {
@@ -112,7 +109,7 @@ func (c *change) run(ctx context.Context, ids []string, s stdio) error {
 	}
 	if r.Chosen > 0 && !c.dryRun {
 		if c.confirms() {
-			yes, err := confirmed(ctx, s, c.verb+" "+r.messages(r.Chosen)+"?")
+			yes, err := confirmed(ctx, s, c.verb+" "+r.count(r.Chosen)+"?")
 			if err != nil {
 				return err
 			}
@@ -121,7 +118,7 @@ func (c *change) run(ctx context.Context, ids []string, s stdio) error {
 			}
 		}
 		if err := c.apply(ctx, ib, r); err != nil {
-			return fmt.Errorf("%s was changed, then: %w", r.messages(r.Changed), err)
+			return fmt.Errorf("%s was changed, then: %w", r.count(r.Changed), err)
 		}
 	}
 	if c.asJSON {
@@ -187,7 +184,7 @@ func (c *change) findConsumer(ctx context.Context, ib *inbox.Inbox) (paused bool
 func (c *change) choose(ctx context.Context, ib *inbox.Inbox, ids []string) (*changeReport, error) {
 	r := &changeReport{
 		Action: c.verb, Consumer: c.filter.consumer, DryRun: c.dryRun,
-		First: []messageRef{}, NotChosen: []notChosen{}, refs: map[string][]string{},
+		First: []messageRef{}, NotChosen: []notChosen{},
 	}
 	err := ib.View(ctx, func(ctx context.Context, rx *inbox.Rx) error {
 		if len(ids) == 0 {
@@ -197,7 +194,7 @@ func (c *change) choose(ctx context.Context, ib *inbox.Inbox, ids []string) (*ch
 		}
 		// An id named twice is one message.
 		ids := slices.Compact(slices.Sorted(slices.Values(ids)))
-		for some := range slices.Chunk(ids, changeBatch) {
+		for some := range slices.Chunk(ids, maxParameters) {
 			f := *c.filter
 			f.ids = some
 			found := map[string]string{} // id: status
@@ -218,24 +215,28 @@ func (c *change) choose(ctx context.Context, ib *inbox.Inbox, ids []string) (*ch
 	return r, err
 }
 
+// maxParameters is less than the 32,766 that SQLite takes in a statement.
+const maxParameters = 30_000
+
 // chooseRows adds the rows that the filter lets through and that have the
 // needed status, and notes in found the status of each id.
 func (c *change) chooseRows(ctx context.Context, rx *inbox.Rx, f *filter, r *changeReport, found map[string]string) error {
 	condition, args := f.where()
 	rows, err := rx.QueryContext(ctx, `
-		SELECT source, message_id, status, payload IS NOT NULL FROM inbox WHERE `+condition, args...)
+		SELECT source, message_id, coalesce(key, ''), status, payload IS NOT NULL FROM inbox WHERE `+condition, args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var source, id, status string
+		var m chosenMessage
+		var status string
 		var kept bool
-		if err := rows.Scan(&source, &id, &status, &kept); err != nil {
+		if err := rows.Scan(&m.source, &m.id, &m.key, &status, &kept); err != nil {
 			return err
 		}
-		if found != nil && found[id] != c.from { // of several sources, one that has the needed status
-			found[id] = status
+		if found != nil && found[m.id] != c.from { // of several sources, one that has the needed status
+			found[m.id] = status
 		}
 		switch {
 		case status != c.from:
@@ -243,9 +244,11 @@ func (c *change) chooseRows(ctx context.Context, rx *inbox.Rx, f *filter, r *cha
 			r.WithoutPayload++
 		default:
 			r.Chosen++
-			r.refs[source] = append(r.refs[source], id)
+			// Sources and keys repeat: one copy of each will do.
+			m.source, m.key = unique.Make(m.source).Value(), unique.Make(m.key).Value()
+			r.messages = append(r.messages, m)
 			if len(r.First) < changeSample {
-				r.First = append(r.First, messageRef{source, id})
+				r.First = append(r.First, messageRef{m.source, m.id})
 			}
 		}
 	}
@@ -255,20 +258,18 @@ func (c *change) chooseRows(ctx context.Context, rx *inbox.Rx, f *filter, r *cha
 // apply changes what was chosen. A message whose status has changed meanwhile
 // is left alone.
 func (c *change) apply(ctx context.Context, ib *inbox.Inbox, r *changeReport) error {
-	for source, ids := range r.refs {
-		for some := range slices.Chunk(ids, changeBatch) {
-			n, err := c.do(ib, ctx, inbox.Selection{Consumer: r.Consumer, Source: source, IDs: some})
-			r.Changed += n
-			if err != nil && !errors.Is(err, inbox.ErrNoMatch) && !errors.Is(err, inbox.ErrNoPayload) {
-				return err
-			}
+	for b := range batches(r.messages) {
+		n, err := c.do(ib, ctx, inbox.Selection{Consumer: r.Consumer, Source: b.source, IDs: b.ids})
+		r.Changed += n
+		if err != nil && !errors.Is(err, inbox.ErrNoMatch) && !errors.Is(err, inbox.ErrNoPayload) {
+			return err
 		}
 	}
 	return nil
 }
 
-// messages is n of the consumer's messages.
-func (r *changeReport) messages(n int) string {
+// count is n of the consumer's messages, in words.
+func (r *changeReport) count(n int) string {
 	return plural(int64(n), "message", "messages") + " of consumer " + r.Consumer
 }
 
@@ -276,7 +277,7 @@ func (c *change) print(r *changeReport, s stdio) error {
 	p := printer{w: s.out}
 	switch {
 	case c.dryRun:
-		p.printf("Would %s %s.\n", c.verb, visible(r.messages(r.Chosen)))
+		p.printf("Would %s %s.\n", c.verb, visible(r.count(r.Chosen)))
 		if r.Chosen > 0 {
 			t := newTable(&p, column{name: "ID"}, column{name: "SOURCE"})
 			for _, m := range r.First {
@@ -289,7 +290,7 @@ func (c *change) print(r *changeReport, s stdio) error {
 		}
 		p.printf("Nothing was changed.\n")
 	case r.Chosen > 0:
-		p.printf("%s: %s.\n", visible(r.messages(r.Changed)), c.outcome)
+		p.printf("%s: %s.\n", visible(r.count(r.Changed)), c.outcome)
 	}
 	if left := r.Chosen - r.Changed; left > 0 && !c.dryRun {
 		fmt.Fprintf(s.err, "%s changed status meanwhile and was left alone.\n", plural(int64(left), "message", "messages"))

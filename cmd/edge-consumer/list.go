@@ -21,6 +21,9 @@ arrival: they are printed as they are read, however many there are.
 The file may be in use. No message at all is no error; an unknown consumer is,
 with exit status 1.`
 
+// listMost bounds what is sorted, in memory.
+const listMost = 10_000
+
 func newList() *cobra.Command {
 	var asJSON bool
 	var limit int
@@ -44,8 +47,8 @@ func newList() *cobra.Command {
 					return exitf(exitUsage, "--status %q is no status: use %s", status, strings.Join(messageStatuses, ", "))
 				}
 			}
-			if limit < 0 {
-				return exitf(exitUsage, "--limit is %d: use 1 or more, or 0 for no limit", limit)
+			if limit < 0 || limit > listMost {
+				return exitf(exitUsage, "--limit is %d: use 1 to %d, or 0 for all, in the order of arrival", limit, listMost)
 			}
 			ib, err := db.open(ctx)
 			if err != nil {

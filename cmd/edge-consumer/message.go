@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"slices"
 
 	"edge.example/inbox"
 )
@@ -47,8 +48,13 @@ func eachMessage(ctx context.Context, rx *inbox.Rx, f *filter, limit int, fn fun
 	condition, args := f.where()
 	query := `SELECT ` + messageColumns + ` FROM inbox WHERE ` + condition
 	if limit > 0 {
-		query += ` ORDER BY received_at DESC, stream_seq DESC LIMIT ?`
-		args = append(args, limit)
+		// The view makes its times from numbers, for every row that is sorted:
+		// to find first how far back the newest go takes half the time.
+		query += ` AND received_at >= (
+			SELECT min(received_at) FROM (
+				SELECT received_at FROM inbox WHERE ` + condition + ` ORDER BY received_at DESC LIMIT ?))
+			ORDER BY received_at DESC, stream_seq DESC LIMIT ?`
+		args = slices.Concat(args, args, []any{limit, limit})
 	}
 	rows, err := rx.QueryContext(ctx, query, args...)
 	if err != nil {

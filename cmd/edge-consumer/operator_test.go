@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -175,6 +176,7 @@ func TestOperator_JSONKeys(t *testing.T) {
 		{[]string{"show", "a"}, messageKeys + " conflicts failed_attempts payload payload_encoding"},
 		{[]string{"retry", "a", "--dry-run"}, changeKeys},
 		{[]string{"discard", "a", "--dry-run"}, changeKeys},
+		{[]string{"audit"}, "database holds streams"},
 		{[]string{"pause", "orders"}, "changed consumer paused"},
 		{[]string{"resume", "orders"}, "changed consumer paused"},
 	} {
@@ -184,5 +186,24 @@ func TestOperator_JSONKeys(t *testing.T) {
 		want := strings.Fields(tt.keys)
 		slices.Sort(want)
 		require.Equal(t, want, slices.Sorted(maps.Keys(got)), tt.args)
+		documented(t, got)
+	}
+}
+
+// documented holds that docs/json.md has every key of an object and of those in it.
+func documented(t *testing.T, value any) {
+	t.Helper()
+	doc, err := os.ReadFile("../../docs/json.md")
+	require.NoError(t, err)
+	switch v := value.(type) {
+	case map[string]any:
+		for key, value := range v {
+			require.Regexp(t, "[`.]"+key+"`", string(doc))
+			documented(t, value)
+		}
+	case []any:
+		for _, value := range v {
+			documented(t, value)
+		}
 	}
 }

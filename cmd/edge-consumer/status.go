@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -80,10 +81,10 @@ type consumerStatus struct {
 
 // A streamStatus is about the last life of a stream that the consumer met.
 type streamStatus struct {
-	Stream  string `json:"stream"`
-	Created string `json:"created"`
-	Epoch   int64  `json:"epoch"`
-	LastSeq int64  `json:"last_seq"`
+	Stream  string    `json:"stream"`
+	Created time.Time `json:"created"`
+	Epoch   int64     `json:"epoch"`
+	LastSeq int64     `json:"last_seq"`
 }
 
 func readStatus(ctx context.Context, ib *inbox.Inbox, now time.Time) (*statusReport, error) {
@@ -131,10 +132,13 @@ func readStreams(ctx context.Context, ib *inbox.Inbox) (map[string][]streamStatu
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var consumer string
+			var consumer, created string
 			var s streamStatus
-			if err := rows.Scan(&consumer, &s.Stream, &s.Created, &s.Epoch, &s.LastSeq); err != nil {
+			if err := rows.Scan(&consumer, &s.Stream, &created, &s.Epoch, &s.LastSeq); err != nil {
 				return err
+			}
+			if s.Created, err = time.Parse(time.RFC3339Nano, created); err != nil {
+				return fmt.Errorf("stream %s of consumer %s has no proper time of creation: %w", s.Stream, consumer, err)
 			}
 			known := streams[consumer]
 			if n := len(known); n > 0 && known[n-1].Stream == s.Stream {
