@@ -110,7 +110,7 @@ func TestProof(t *testing.T) {
 		{name: "count one too low", sql: `UPDATE repositories SET events = events - 1 WHERE name = ` + hello, lost: 1},
 		{name: "repository deleted", sql: `DELETE FROM repositories WHERE name = 'Octocoders/Hello-World'`, lost: 2},
 		{name: "open issue too many", sql: `UPDATE repositories SET issues_open = issues_open + 1 WHERE name = ` + hello},
-		{name: "row that nobody sent", sql: `INSERT INTO events (source, id, type) VALUES ('x', 'y', 'z')`},
+		{name: "row that nobody sent", sql: `INSERT INTO events (source, id, type, shape) VALUES ('x', 'y', 'z', 'object')`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -142,14 +142,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil {
 		return exitOK
 	}
-	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	text := visible(strings.ReplaceAll(err.Error(), "\n", "; "))
 	if places := problemText(err); places != "" {
-		text = "the configuration is wrong:\n" + places
+		text = "the configuration is wrong:"
+		for line := range strings.SplitSeq(places, "\n") {
+			text += "\n" + visible(line)
+		}
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		text = "interrupted"
 	}
-	fmt.Fprintln(stderr, "edge-consumer:", visible(text))
+	fmt.Fprintln(stderr, "edge-consumer:", text)
 	var coded *exitError
 	if errors.As(err, &coded) {
 		return coded.code

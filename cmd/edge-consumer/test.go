@@ -65,7 +65,7 @@ func runTests(ctx context.Context, cfg *config.Config, files []string, s stdio) 
 				continue
 			}
 			failed++
-			p.printf("FAIL  %s (%v)\n", t.Name, tests.At(i, ""))
+			p.printf("FAIL  %s (%s)\n", t.Name, tests.At(i, "").Place())
 			for _, b := range bad {
 				p.printf("      %s\n", strings.ReplaceAll(b, "\n", "\n      "))
 			}

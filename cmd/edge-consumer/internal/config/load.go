@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -141,11 +142,14 @@ type Problem struct {
 	Source  string // the line
 }
 
-func (p Problem) Error() string {
+func (p Problem) Error() string { return p.Place() + ": " + p.Message }
+
+// Place is file:line:column, or the file alone.
+func (p Problem) Place() string {
 	if p.Line == 0 {
-		return fmt.Sprintf("%s: %s", p.File, p.Message)
+		return p.File
 	}
-	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
+	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
 // Text is the error with the line and a caret under the place.
@@ -154,15 +158,9 @@ func (p Problem) Text() string {
 		return p.Error()
 	}
 	margin := fmt.Sprintf("%5d | ", p.Line)
-	pad := []byte(strings.Repeat(" ", len(margin)))
-	for _, r := range []rune(p.Source)[:min(max(p.Column-1, 0), len([]rune(p.Source)))] {
-		if r == '\t' {
-			pad = append(pad, '\t')
-		} else {
-			pad = append(pad, ' ')
-		}
-	}
-	return fmt.Sprintf("%s\n%s%s\n%s^", p.Error(), margin, p.Source, pad)
+	source := strings.ReplaceAll(p.Source, "\t", " ")
+	column := min(max(p.Column-1, 0), utf8.RuneCountInString(source))
+	return fmt.Sprintf("%s\n%s%s\n%s^", p.Error(), margin, source, strings.Repeat(" ", len(margin)+column))
 }
 
 // Problems are all that was found.

@@ -47,7 +47,7 @@ type Gateway struct {
 	broker    brokerState
 	storage   error // why the last write failed
 	trouble   map[string]error
-	runs      *running // nil before Run and after it
+	runs      *running // nil before Run and once it ends
 }
 
 type brokerState struct {
@@ -78,10 +78,10 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (g *Gateway, err e
 	if err != nil {
 		return nil, err
 	}
+	ib := g.ib
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.ib.Close())
-			g = nil
+			err = errors.Join(err, ib.Close())
 		}
 	}()
 	applied, err := migrate(ctx, g.ib, migrations)
@@ -246,7 +246,7 @@ func (g *Gateway) setTrouble(consumer string, err error) {
 
 func (g *Gateway) connection(up bool, err error) {
 	g.mu.Lock()
-	changed := g.broker.connected != up
+	changed, closing := g.broker.connected != up, g.runs == nil
 	if changed {
 		g.broker.since = time.Now()
 	}
@@ -258,7 +258,7 @@ func (g *Gateway) connection(up bool, err error) {
 	switch {
 	case changed && up:
 		g.log.Info("connected to the broker", "servers", g.dialer.Servers())
-	case changed:
+	case changed && !closing:
 		g.log.Warn("the connection to the broker was lost; messages wait there", "error", err)
 	}
 }
