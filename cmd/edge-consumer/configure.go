@@ -76,10 +76,10 @@ func problemText(err error) string {
 	var several config.Problems
 	var one config.Problem
 	switch {
-	case errors.As(err, &several):
-		return several.Text()
+	case errors.As(err, &several) && len(several) > 0:
+		return several[0].File + " is wrong:\n" + several.Text()
 	case errors.As(err, &one):
-		return one.Text()
+		return one.File + " is wrong:\n" + one.Text()
 	}
 	return ""
 }

@@ -144,10 +144,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	text := visible(strings.ReplaceAll(err.Error(), "\n", "; "))
 	if places := problemText(err); places != "" {
-		text = "the configuration is wrong:"
-		for line := range strings.SplitSeq(places, "\n") {
-			text += "\n" + visible(line)
+		lines := strings.Split(places, "\n")
+		for i := range lines {
+			lines[i] = visible(lines[i])
 		}
+		text = strings.Join(lines, "\n")
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		text = "interrupted"

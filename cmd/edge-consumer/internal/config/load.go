@@ -22,6 +22,7 @@ type file struct {
 	dir    string // absolute
 	source []byte
 	tree   *ast.File
+	holds  reflect.Type // what it is read into
 }
 
 // maxFile bounds the file, in bytes.
@@ -50,7 +51,7 @@ func Load(path string, lookup func(string) (string, bool), flags map[string]stri
 	if err != nil {
 		return nil, err
 	}
-	return parse(&file{name: path, dir: filepath.Dir(abs), source: source}, lookup, flags)
+	return parse(&file{name: path, dir: filepath.Dir(abs), source: source, holds: reflect.TypeFor[Config]()}, lookup, flags)
 }
 
 // parse is Load once the file was read.
@@ -193,7 +194,7 @@ func (f *file) problem(err error) Problem {
 	var unknown *yaml.UnknownFieldError
 	if errors.As(err, &unknown) {
 		message = fmt.Sprintf("there is no setting %q", t.Value)
-		if near := nearest(t.Value, knownKeys()); near != "" {
+		if near := nearest(t.Value, keysOf(f.holds)); near != "" {
 			message += fmt.Sprintf("; did you mean %q?", near)
 		}
 	}
@@ -279,8 +280,8 @@ func first(n ast.Node) *token.Token {
 	return n.GetToken()
 }
 
-// knownKeys are all the settings' names.
-func knownKeys() (keys []string) {
+// keysOf are the names of all settings in a type and below.
+func keysOf(t reflect.Type) (keys []string) {
 	seen := map[reflect.Type]bool{}
 	var walk func(reflect.Type)
 	walk = func(t reflect.Type) {
@@ -303,7 +304,9 @@ func knownKeys() (keys []string) {
 			}
 		}
 	}
-	walk(reflect.TypeFor[Config]())
+	if t != nil {
+		walk(t)
+	}
 	return append(keys, "sequence", "time")
 }
 

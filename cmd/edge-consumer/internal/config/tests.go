@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -82,7 +83,7 @@ func LoadTests(path string) (*Tests, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tests{file: &file{name: path, source: source}}
+	t := &Tests{file: &file{name: path, source: source, holds: reflect.TypeFor[Tests]()}}
 	if err := t.file.read(); err != nil {
 		return nil, Problems{t.file.problem(err)}
 	}
