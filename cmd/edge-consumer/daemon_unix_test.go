@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,7 +43,7 @@ func TestDaemon(t *testing.T) {
 					return nil
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
-					"exits": exits, "broker": b.control, "publish": b.publish, "eventually": eventually, "signal": signalAll,
+					"exits": exits, "broker": b.control, "publish": b.publish, "delivered": b.delivered, "eventually": eventually, "signal": signalAll,
 				},
 			})
 		})
@@ -79,6 +80,31 @@ func (b *brokerInTest) publish(ts *testscript.TestScript, neg bool, args []strin
 	defer cancel()
 	_, err = js.Publish(ctx, args[0], []byte(args[2]), jetstream.WithMsgID(args[1]), jetstream.WithRetryAttempts(200), jetstream.WithRetryWait(50*time.Millisecond))
 	ts.Check(err)
+}
+
+// delivered STREAM DURABLE N waits until the broker has made N deliveries.
+func (b *brokerInTest) delivered(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: delivered STREAM DURABLE N")
+	}
+	want, err := strconv.ParseUint(args[2], 10, 64)
+	ts.Check(err)
+	nc, err := nats.Connect(b.URL())
+	ts.Check(err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for {
+		c, err := js.Consumer(ctx, args[0], args[1])
+		if err == nil && c.CachedInfo().Delivered.Consumer >= want {
+			return
+		}
+		if ctx.Err() != nil {
+			ts.Fatalf("never delivered: %v", err)
+		}
+	}
 }
 
 // eventually REGEXP PROGRAM ARGS... runs a program until its output matches.

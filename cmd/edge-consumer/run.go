@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -61,6 +62,8 @@ type service struct {
 	log   *slog.Logger
 	level *slog.LevelVar
 	g     *gateway.Gateway
+
+	stopping atomic.Bool
 }
 
 func runDaemon(ctx context.Context, c *configuration, cfg *config.Config, s stdio) (err error) {
@@ -101,6 +104,7 @@ func runDaemon(ctx context.Context, c *configuration, cfg *config.Config, s stdi
 	d.told(sdnotify.Ready(d.standing()))
 	limit := time.Duration(cfg.ShutdownTimeout)
 	err, finished := within(ctx, limit, func() error { return d.g.Run(ctx) }, func() {
+		d.stopping.Store(true)
 		d.log.Info("stopping: what was delivered is committed and acknowledged", "limit", limit)
 		d.told(sdnotify.Stopping("stopping"))
 	})
@@ -128,9 +132,14 @@ func (d *service) source(ctx context.Context, alerts *web.Alerts) (web.Source, e
 		return web.Source{}, err
 	}
 	return web.Source{
-		Stats:    d.g.Inbox().Stats,
-		Alive:    d.g.Alive,
-		Storage:  d.g.Storage,
+		Stats: d.g.Inbox().Stats,
+		Alive: d.g.Alive,
+		Storage: func() error {
+			if d.stopping.Load() {
+				return errors.New("the service is stopping")
+			}
+			return d.g.Storage()
+		},
 		DiskFree: d.g.DiskFree,
 		Broker: func() web.Broker {
 			up, since, err := d.g.Broker()

@@ -172,6 +172,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	if nc.IsConnected() {
 		g.connection(true, nil)
 	}
+	g.lookAtSpace(&g.config().Database)
 	r := &running{ctx: ctx, js: js, subs: map[string]context.CancelFunc{}}
 	g.mu.Lock()
 	g.runs = r
