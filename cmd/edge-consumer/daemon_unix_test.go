@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"edge.example/inbox/internal/natstest"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -53,9 +54,14 @@ func TestDaemon(t *testing.T) {
 // A brokerInTest is the nats-server of a script.
 type brokerInTest struct{ *natstest.Server }
 
-// control is broker stop, broker start.
+// control is broker stop, broker start, and broker password WORD: from then on
+// the user edge must say it.
 func (b *brokerInTest) control(ts *testscript.TestScript, neg bool, args []string) {
 	switch {
+	case !neg && len(args) == 2 && args[0] == "password":
+		b.Stop()
+		b.Change(func(o *server.Options) { o.Users = []*server.User{{Username: "edge", Password: args[1]}} })
+		b.Start()
 	case neg || len(args) != 1:
 		ts.Fatalf("usage: broker stop|start")
 	case args[0] == "stop":
