@@ -13,6 +13,7 @@ package inbox
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -95,11 +96,15 @@ func (p *poller) run(ctx context.Context) {
 	ib := p.ib
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	conn, err := ib.readers.Conn(ctx)
-	if err != nil {
-		return // only when ctx ended or the inbox was closed
+	var conn *sql.Conn
+	drop := func() {
+		if conn != nil {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // not back into the pool
+			_ = conn.Close()
+			conn = nil
+		}
 	}
-	defer conn.Close()
+	defer drop()
 
 	var version int64
 	var backoff time.Duration
@@ -113,7 +118,14 @@ func (p *poller) run(ctx context.Context) {
 
 		// The writer looks at guests' changes and at the clock when it begins a
 		// transaction: it must begin one.
-		v, err := dataVersion(ctx, conn)
+		var err error
+		if conn == nil {
+			conn, err = ib.readers.Conn(ctx)
+		}
+		var v int64
+		if err == nil {
+			v, err = dataVersion(ctx, conn)
+		}
 		if err == nil && (v != version || ib.opts.clock.now().UnixMilli() < ib.w.latest.Load()-clockSlack) {
 			if err = ib.do(ctx, func(*writer) error { return nil }); err == nil {
 				version = v
@@ -131,6 +143,7 @@ func (p *poller) run(ctx context.Context) {
 			if backoff == 0 {
 				ib.alert(Alert{Kind: AlertStorage, Err: err, Detail: "retries wait"})
 			}
+			drop() // whatever is wrong with it, the next one may be well
 			backoff = min(max(2*backoff, time.Second), pollBackoffMax)
 			timer.Reset(backoff)
 		default:
