@@ -3,8 +3,8 @@
 # default. `make deb` calls it; VERSION is the version to write into the program.
 #
 # nfpm puts them together, not dpkg-deb: all it needs is Go, so that a package
-# can be built on any machine, and it gives the same bytes on each; dpkg-deb
-# compresses as its distribution likes.
+# can be built on a machine without dpkg, and by root or anybody else; and its
+# version is ours, whereas each dpkg-deb compresses as its distribution likes.
 #
 # The same commit gives the same packages, whoever builds them and when: all
 # files have the time of the commit and belong to root.
@@ -29,7 +29,7 @@ STAGE=$dist/stage
 export STAGE
 rm -rf "$STAGE"
 mkdir -p "$STAGE/man" "$STAGE/completions"
-go build -o "$STAGE/here" ./cmd/edge-consumer
+go build -trimpath -o "$STAGE/here" ./cmd/edge-consumer
 for shell in bash zsh fish; do
 	"$STAGE/here" completion "$shell" >"$STAGE/completions/$shell"
 done

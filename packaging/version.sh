@@ -19,8 +19,9 @@ v[0-9]*.*)
 	# The first "-" that is left begins a pre-release; "-" is for Debian's revisions.
 	echo "$description" | sed -E '
 		s/^v//
-		s/-dirty$/+dirty/
-		s/-([0-9]+)-g([0-9a-f]+)(\+dirty)?$/+\1.g\2\3/
+		s/-([0-9]+)-g([0-9a-f]+)(-dirty)?$/+\1.g\2\3/
+		/\+/s/-dirty$/+dirty/
+		s/-dirty$/+0.dirty/
 		s/-/~/
 		s/-/./g'
 	;;
