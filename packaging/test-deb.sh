@@ -84,7 +84,7 @@ done
 # numbers of its own users.
 root=
 dpkg_() {
-	dpkg --root="$root" --log=/dev/null --force-script-chrootless --force-depends "$@" >"$scratch/out" 2>&1 || {
+	dpkg --root="$root" --log=/dev/null --force-script-chrootless --force-depends --force-unsafe-io "$@" >"$scratch/out" 2>&1 || {
 		cat "$scratch/out"
 		fail "dpkg $*"
 	}
