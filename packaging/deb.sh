@@ -29,11 +29,9 @@ STAGE=$dist/stage
 export STAGE
 rm -rf "$STAGE"
 mkdir -p "$STAGE/man" "$STAGE/completions"
-go build -trimpath -o "$STAGE/here" ./cmd/edge-consumer
 for shell in bash zsh fish; do
-	"$STAGE/here" completion "$shell" >"$STAGE/completions/$shell"
+	go run -trimpath ./cmd/edge-consumer completion "$shell" >"$STAGE/completions/$shell"
 done
-rm "$STAGE/here"
 for page in packaging/man/*.1; do
 	gzip -9nc "$page" >"$STAGE/man/${page##*/}.gz"
 done
