@@ -10,10 +10,10 @@ PLATFORMS   = linux/amd64 linux/arm64 linux/arm windows/amd64 darwin/arm64
 VERSION     = $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race lint bench cover cross build fuzz testdata
+.PHONY: help demo test race lint bench cover cross build deb deb-test man fuzz testdata
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## watch 10,000 messages from a real JetStream take effect exactly once
 	@go run ./cmd/edge-consumer demo $(DEMO)
@@ -46,6 +46,15 @@ cross: ## build for every supported platform
 
 build: ## build bin/edge-consumer, one static binary
 	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/edge-consumer ./cmd/edge-consumer
+
+deb: ## build the Debian packages for amd64, arm64 and armhf into dist/
+	VERSION='$(VERSION)' packaging/deb.sh $(DEB)
+
+deb-test: ## install, upgrade, remove and purge the package in a scratch folder (needs dpkg)
+	VERSION='$(VERSION)' packaging/test-deb.sh
+
+man: ## write the man pages and docs/commands.md again, from the help of the commands
+	go test ./cmd/edge-consumer -run '^TestReference_(ManPages|Markdown)$$' -update
 
 fuzz: ## run every fuzz target for a minute each (FUZZTIME=1m)
 	@for f in $$(go test -list '^Fuzz' . | grep '^Fuzz'); do \

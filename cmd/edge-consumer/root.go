@@ -28,6 +28,7 @@ var commands = []func() *cobra.Command{
 	newResume,
 	newAudit,
 	newHealthcheck,
+	newCompletion,
 	newVersion,
 }
 
@@ -61,6 +62,7 @@ func newRoot() *cobra.Command {
 	for _, command := range commands {
 		root.AddCommand(command())
 	}
+	completeValues(root)
 	return root
 }
 

@@ -28,11 +28,16 @@ type versions struct {
 	Schema  int    `json:"schema"`
 }
 
+const versionHelp = `Print the version of the program, and what a report of a fault should name too:
+Go, the platform, SQLite, the NATS client, and the version of the schema that
+this program makes and understands.`
+
 func newVersion() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of the program and of what it is made of",
+		Long:  versionHelp,
 		Example: `  edge-consumer version
   edge-consumer version --json`,
 		Args: noArgs,
