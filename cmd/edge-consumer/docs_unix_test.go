@@ -212,7 +212,7 @@ func (r *reader) direct(b block) {
 }
 
 func (r *reader) until(done func() bool, place string) {
-	require.Eventually(r.t, done, 30*time.Second, 20*time.Millisecond, place)
+	require.Eventually(r.t, done, 20*time.Second, 20*time.Millisecond, place)
 }
 
 func (r *reader) command(script string, env ...string) *exec.Cmd {
@@ -274,7 +274,7 @@ func (r *reader) console(b block) {
 		}
 		pattern := outputPattern(want)
 		out, code := r.run(command)
-		for deadline := time.Now().Add(30 * time.Second); !(pattern.MatchString(squeeze(out)) && strconv.Itoa(code) == exit) &&
+		for deadline := time.Now().Add(20 * time.Second); !(pattern.MatchString(squeeze(out)) && strconv.Itoa(code) == exit) &&
 			reads.MatchString(command) && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 			out, code = r.run(command)
 		}
