@@ -76,7 +76,12 @@ var infoWord = regexp.MustCompile(`([a-z]+)(?:="([^"]*)"|=(\S+))?`)
 
 func blocks(t *testing.T, file, text string) (bs []block) {
 	var b *block
+	indent := "" // of a block in a list
 	for i, line := range strings.Split(text, "\n") {
+		if b == nil {
+			indent = line[:len(line)-len(strings.TrimLeft(line, " "))]
+		}
+		line = strings.TrimPrefix(line, indent)
 		switch directive, ok := strings.CutPrefix(line, "<!-- test: "); {
 		case ok && b == nil:
 			bs = append(bs, block{place: fmt.Sprintf("%s:%d", file, i+1), lang: "test", text: strings.TrimSuffix(directive, " -->")})
