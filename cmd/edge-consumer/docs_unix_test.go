@@ -42,6 +42,7 @@ import (
 //	<!-- test: gateway -->      edge-consumer init, and run in the background
 //	<!-- test: run -->          edge-consumer run in the background
 //	<!-- test: reload -->       SIGHUP, until the log says that it was read
+//	<!-- test: wait SQL -->     until it has a row in edge.db
 //	<!-- test: stop -->         SIGTERM, and wait; kill: SIGKILL
 func TestDocs(t *testing.T) {
 	t.Parallel()
@@ -191,7 +192,7 @@ func (r *reader) do(b block) {
 }
 
 func (r *reader) direct(b block) {
-	switch b.text {
+	switch what, arg, _ := strings.Cut(b.text, " "); what {
 	case "gateway":
 		out, code := r.run("edge-consumer init")
 		require.Zero(r.t, code, "%s: %s", b.place, out)
@@ -200,11 +201,14 @@ func (r *reader) direct(b block) {
 		r.start("edge-consumer run")
 	case "reload":
 		p := r.background[len(r.background)-1]
-		// A process that has not come so far would be ended by it.
-		r.until(func() bool { return strings.Contains(p.said(), `"msg":"running"`) }, b.place)
 		n := strings.Count(p.said(), "the configuration ")
 		require.NoError(r.t, p.Process.Signal(syscall.SIGHUP), b.place)
 		r.until(func() bool { return strings.Count(p.said(), "the configuration ") > n }, b.place)
+	case "wait":
+		r.until(func() bool {
+			out, code := r.run("sqlite3 edge.db \"$SQL\"", "SQL="+arg)
+			return code == 0 && out != ""
+		}, b.place)
 	case "kill":
 		p := r.background[len(r.background)-1]
 		require.NoError(r.t, p.Process.Kill())
@@ -237,7 +241,7 @@ func (r *reader) run(script string, env ...string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// start starts a command that goes on.
+// start starts a command that goes on, and waits for a gateway to run.
 func (r *reader) start(command string) {
 	p := &process{r.command("exec " + command), filepath.Join(r.dir, fmt.Sprintf("log%d", len(r.background)))}
 	log, err := os.Create(p.log)
@@ -246,6 +250,9 @@ func (r *reader) start(command string) {
 	require.NoError(r.t, p.Start())
 	require.NoError(r.t, log.Close())
 	r.background = append(r.background, p)
+	if strings.HasPrefix(command, "edge-consumer run") {
+		r.until(func() bool { return strings.Contains(p.said(), `"msg":"running"`) }, command)
+	}
 }
 
 // stop ends a process as systemd would; that must be clean.
