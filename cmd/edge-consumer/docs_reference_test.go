@@ -1,6 +1,8 @@
 package main
 
 import (
+	"database/sql"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -114,5 +116,80 @@ func TestDocs_Alerts(t *testing.T) {
 	assert.NotEmpty(t, alerts)
 	for _, m := range alerts {
 		assert.Contains(t, string(text), "`"+m[1]+"`")
+	}
+}
+
+// TestDocs_Views: docs/views.md has every column of every view, with its type.
+func TestDocs_Views(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.Equal(t, exitOK, run(t.Context(), []string{"demo", "--messages", "40", "--dir", dir}, nil, io.Discard, io.Discard))
+	db, err := sql.Open("sqlite", filepath.Join(dir, "demo.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	strs := func(query string, args ...any) (list []string) {
+		rows, err := db.QueryContext(t.Context(), query, args...)
+		require.NoError(t, err)
+		defer rows.Close()
+		for rows.Next() {
+			var s string
+			require.NoError(t, rows.Scan(&s))
+			list = append(list, s)
+		}
+		require.NoError(t, rows.Err())
+		return list
+	}
+	views := strs(`SELECT name FROM sqlite_schema WHERE type = 'view'`)
+	assert.NotEmpty(t, views)
+	for _, view := range views {
+		names, rows := tableRows(t, "views.md", "## "+view)
+		columns := strs(`SELECT name FROM pragma_table_info(?)`, view)
+		assert.Equal(t, columns, names, view)
+		for _, column := range columns {
+			types := strings.Split(strings.TrimSpace(strings.Split(rows[column], "|")[0]), " or ")
+			for _, typ := range strs(`SELECT DISTINCT typeof("` + column + `") FROM ` + view) {
+				assert.Contains(t, types, typ, "%s.%s", view, column)
+			}
+		}
+	}
+}
+
+// TestDocs_Links: what a document links to is there.
+func TestDocs_Links(t *testing.T) {
+	var files []string
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/howto/*.md"} {
+		some, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		files = append(files, some...)
+	}
+	anchors := func(file string) map[string]bool {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		set := map[string]bool{"": true}
+		for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+			set[strings.ReplaceAll(regexp.MustCompile(`[^a-z0-9_ -]`).ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")] = true
+		}
+		return set
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(m[1], "#")
+			if filepath.Base(path) == "commands.md" {
+				continue // generated, with a test of its own
+			}
+			target := file
+			if path != "" {
+				target = filepath.Join(filepath.Dir(file), path)
+			}
+			if _, err := os.Stat(target); !assert.NoError(t, err, "%s: %s", file, m[1]) || !strings.HasSuffix(target, ".md") {
+				continue
+			}
+			assert.True(t, anchors(target)[anchor], "%s: %s: no such heading", file, m[1])
+		}
 	}
 }
