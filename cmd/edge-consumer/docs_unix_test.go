@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"edge.example/inbox/internal/natstest"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 )
 
@@ -138,6 +139,7 @@ func newReader(t *testing.T) *reader {
 	broker := natstest.Start(t, nil)
 	r := &reader{t: t, dir: dir, env: []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir,
+		"BRANCH_PASSWORD=x", "BRANCH_TOKEN=x", "METRICS_TOKEN=x", // a reader's own
 		"NATS_URL=" + broker.URL(), "EDGE_HTTP_LISTEN=unix:" + filepath.Join(dir, "http.sock"),
 	}}
 	secrets(t, dir)
@@ -162,7 +164,7 @@ func (r *reader) do(b block) {
 	title := b.info["title"]
 	switch {
 	case norun:
-		require.Contains(t, []string{"sh", "console", "yaml"}, b.lang, b.place)
+		require.Contains(t, []string{"sh", "console"}, b.lang, b.place)
 	case b.lang == "test":
 		r.direct(b)
 	case title != "":
@@ -349,4 +351,56 @@ func (r *reader) part(b block) string {
 	name := fmt.Sprintf("part%d.yaml", r.parts)
 	require.NoError(r.t, os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600))
 	return name
+}
+
+// TestDocs_Permissions: what docs/howto/connect.md says that the gateway must
+// be allowed is enough.
+func TestDocs_Permissions(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/howto/connect.md")
+	require.NoError(t, err)
+	_, section, _ := strings.Cut(string(text), "\n## What the gateway must be allowed\n")
+	section, _, _ = strings.Cut(section, "\n\n`audit")
+	allowed := map[bool][]string{} // by whether it is to be subscribed to
+	for _, m := range regexp.MustCompile("`([$_][^` ]+)`").FindAllStringSubmatch(section, -1) {
+		subject := strings.NewReplacer("<stream>", "ORDERS", "<durable>", "orders").Replace(m[1])
+		subscribe := strings.HasPrefix(subject, "_")
+		allowed[subscribe] = append(allowed[subscribe], subject)
+	}
+	require.Len(t, allowed, 2)
+	broker := natstest.Start(t, func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "admin", Password: "x"},
+			{Username: "edge", Password: "x", Permissions: &server.Permissions{
+				Publish: &server.SubjectPermission{Allow: allowed[false]}, Subscribe: &server.SubjectPermission{Allow: allowed[true]},
+			}},
+		}
+	})
+	as := func(user string) string {
+		return "NATS_URL=" + strings.Replace(broker.URL(), "nats://", "nats://"+user+":x@", 1)
+	}
+	r := newReader(t)
+	r.env = append(r.env, as("edge"))
+	out, code := r.run("edge-consumer init")
+	require.Zero(t, code, out)
+	publish := func(id string) {
+		out, code := r.run(`nats pub orders.placed '{"order": "'$ID'", "customer": "Ada", "total": 5}' -H Nats-Msg-Id:$ID`, as("admin"), "ID="+id)
+		require.Zero(t, code, out)
+		r.direct(block{place: t.Name(), text: "wait SELECT 1 FROM orders WHERE id = '" + id + "'"})
+	}
+	r.start("edge-consumer run")
+	publish("A-1")
+	out, code = r.run(`sqlite3 edge.db "VACUUM INTO 'backup.db'" && edge-consumer audit --nats $NATS_URL`)
+	require.Zero(t, code, out)
+	publish("A-2")
+	r.stop(r.background[0])
+	out, code = r.run("rm edge.db* && cp backup.db edge.db")
+	require.Zero(t, code, out)
+	r.start("edge-consumer run") // puts the durable consumer back
+	r.direct(block{place: t.Name(), text: "wait SELECT 1 FROM orders WHERE id = 'A-2'"})
+	publish("A-3")
+	r.stop(r.background[1])
+	said := r.background[1].said()
+	require.Contains(t, said, `"alert":"missing"`)
+	require.NotContains(t, r.background[0].said()+said, "ermissions", "violation")
 }
