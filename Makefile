@@ -31,7 +31,7 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy
 	go mod tidy -diff
 
 bench: ## benchmarks: end to end from JetStream, beside a hand-written consumer
-	go test -run '^$$' -bench . -benchmem -timeout 60m .
+	go test -run '^$$' -bench . -benchmem -timeout 60m . ./cmd/edge-consumer/internal/sqlhandler
 
 cover: ## write cover.out and print the coverage of each package
 	go test -coverprofile cover.out -coverpkg ./... $(PACKAGES)

@@ -9,6 +9,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -113,8 +114,9 @@ var (
 		 WHERE consumer = ?1 AND status = ?2 AND seq > ?3
 		   AND received_at >= ?4 AND received_at < ?5
 		 ORDER BY seq LIMIT ?6`)
-	qChooseID = newQuery(`
-		SELECT m.seq, m.key, m.payload IS NOT NULL
+	qChooseSeq = newQuery(`SELECT seq, key, payload IS NOT NULL FROM inbox_message WHERE seq = ?1 AND status = ?2`)
+	qChooseID  = newQuery(`
+		SELECT m.seq
 		  FROM inbox_name s CROSS JOIN inbox_message m ON m.consumer = ?1 AND m.source = s.id AND m.message_id = ?3
 		 WHERE s.kind >= 10 AND m.status = ?2
 		   AND (?4 = '' OR ?4 = CASE s.kind WHEN 11 THEN 'nats-msg-id:' || s.name
@@ -153,9 +155,36 @@ func (ib *Inbox) change(ctx context.Context, sel Selection, from status,
 	if !sel.To.IsZero() {
 		hi = sel.To.UnixMilli()
 	}
-	after, ids := int64(0), sel.IDs
-	for {
-		n, alone, more := 0, 0, false
+	// Ids are looked up first, all of them: what is changed is changed in the
+	// order of arrival, and an id that was named twice is one message.
+	var seqs []int64
+	for ids := range slices.Chunk(sel.IDs, changeBatch) {
+		err := ib.admin(ctx, func(c *writeConn, _ int64) error {
+			consumer, err := c.consumerID(sel.Consumer)
+			var v [1]driver.Value
+			var found []int64 // this may run again
+			for _, id := range ids {
+				if err == nil {
+					err = c.each(qChooseID, v[:], func() error {
+						found = append(found, v[0].(int64))
+						return nil
+					}, consumer, int64(from), id, sel.Source, lo, hi)
+				}
+			}
+			if err == nil {
+				seqs = append(seqs, found...)
+			}
+			return err
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	slices.Sort(seqs)
+	seqs = slices.Compact(seqs)
+	for after, more := int64(0), true; more; {
+		n, alone := 0, 0
+		some := seqs[:min(len(seqs), changeBatch)]
 		err := ib.admin(ctx, func(c *writeConn, now int64) error {
 			consumer, err := c.consumerID(sel.Consumer)
 			if err != nil {
@@ -167,14 +196,18 @@ func (ib *Inbox) change(ctx context.Context, sel Selection, from status,
 				rows = append(rows, chosen{consumer: consumer, seq: v[0].(int64), key: text(v[1]), hasPayload: v[2] == int64(1)})
 				return nil
 			}
-			if len(ids) > 0 {
-				for _, id := range ids[:min(len(ids), changeBatch)] {
-					if err := c.each(qChooseID, v[:], add, consumer, int64(from), id, sel.Source, lo, hi); err != nil {
+			if len(sel.IDs) > 0 {
+				for _, seq := range some {
+					if err := c.each(qChooseSeq, v[:], add, seq, int64(from)); err != nil {
 						return err
 					}
 				}
-			} else if err := c.each(qChooseRange, v[:], add, consumer, int64(from), after, lo, hi, int64(changeBatch)); err != nil {
-				return err
+				more = len(seqs) > len(some)
+			} else {
+				if err := c.each(qChooseRange, v[:], add, consumer, int64(from), after, lo, hi, int64(changeBatch)); err != nil {
+					return err
+				}
+				more = len(rows) == changeBatch
 			}
 			n = 0
 			for _, r := range rows {
@@ -193,7 +226,6 @@ func (ib *Inbox) change(ctx context.Context, sel Selection, from status,
 				after = rows[len(rows)-1].seq
 			}
 			alone = len(rows) - n
-			more = len(sel.IDs) == 0 && len(rows) == changeBatch || len(ids) > changeBatch
 			return c.addCounts(consumer, &d)
 		})
 		if err != nil {
@@ -201,12 +233,7 @@ func (ib *Inbox) change(ctx context.Context, sel Selection, from status,
 		}
 		total += n
 		left += alone
-		if !more {
-			break
-		}
-		if len(ids) > 0 {
-			ids = ids[changeBatch:]
-		}
+		seqs = seqs[len(some):]
 	}
 	if total+left == 0 && len(sel.IDs) > 0 {
 		return 0, 0, fmt.Errorf("%w: consumer %q", ErrNoMatch, sel.Consumer)

@@ -940,7 +940,7 @@ func TestOpen_Views(t *testing.T) {
 	assert.Equal(t, "inbox, inbox_attempts, inbox_conflicts, inbox_streams",
 		value[string](l, `SELECT group_concat(name, ', ' ORDER BY name) FROM sqlite_schema WHERE type = 'view'`))
 	assert.Equal(t, "consumer, source, message_id, type, subject, key, status, attempts, received_at, processed_at, next_attempt_at, "+
-		"last_error, payload_hash, payload, stream, stream_seq, duplicates, last_duplicate_at", columns("inbox"))
+		"last_error, payload_hash, payload, stream, stream_seq, duplicates, last_duplicate_at, seq", columns("inbox"))
 	assert.Equal(t, "consumer, source, message_id, attempt, at, error", columns("inbox_attempts"))
 	assert.Equal(t, "consumer, source, message_id, stored_hash, refused_hash, refused_payload, first_seen, last_seen, count", columns("inbox_conflicts"))
 	assert.Equal(t, "consumer, stream, created, epoch, first_seq, last_seq", columns("inbox_streams"))

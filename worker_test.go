@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -356,7 +357,7 @@ func TestRetryReplayDiscard(t *testing.T) {
 	assert.Equal(t, seq, value[int](l, `SELECT seq FROM inbox_message WHERE message_id = 'd1'`), "the same row")
 	assert.Equal(t, 1, value[int](l, `SELECT attempts FROM inbox WHERE message_id = 'd1'`))
 
-	n, err = l.ib.Discard(ctxBG, Selection{Consumer: "c", IDs: []string{"d2"}})
+	n, err = l.ib.Discard(ctxBG, Selection{Consumer: "c", IDs: []string{"d2", "d2"}})
 	require.NoError(t, err)
 	assert.Equal(t, 1, n)
 	_, err = l.ib.Retry(ctxBG, Selection{Consumer: "c", IDs: []string{"d2"}})
@@ -381,6 +382,32 @@ func TestRetryReplayDiscard(t *testing.T) {
 	assert.Equal(t, 4, n)
 	l.eventually(func() bool { return l.effects("") == 9 }, "replayed by time")
 	assert.Equal(t, 5, value[int](l, `SELECT count(*) FROM inbox`), "the same rows, never a copy")
+}
+
+// TestReplay_ByIDsInOrder: whatever the order of the ids, and however many, a
+// key's messages run in the order of their arrival.
+func TestReplay_ByIDsInOrder(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	l.replays = true
+	c := l.consumer("c", nil, nil)
+	const n = 2*changeBatch + 50
+	var ms []Message
+	var ids []string
+	for i := range n {
+		id := fmt.Sprintf("%05d", i)
+		ms = append(ms, Message{ID: id, Key: "k"})
+		ids = append(ids, id, id)
+	}
+	l.outcomes(c, ms...)
+	slices.Reverse(ids)
+	l.update(`DELETE FROM effects`)
+	got, err := l.ib.Replay(ctxBG, Selection{Consumer: "c", IDs: ids})
+	require.NoError(t, err)
+	assert.Equal(t, n, got)
+	l.run()
+	l.eventually(func() bool { return l.effects("") == n }, "replayed")
+	assert.Empty(t, values[string](l, `SELECT id FROM (SELECT id, lag(id) OVER (ORDER BY n) AS before FROM effects) WHERE before > id`), "out of order")
 }
 
 // TestAttempts: each failed attempt is kept with its error, the last fifty of a

@@ -166,7 +166,8 @@ SELECT c.name AS consumer,
        m.stream_seq,
        coalesce(d.count, 0) AS duplicates,
        strftime('%Y-%m-%dT%H:%M:%S', d.last_at / 1000, 'unixepoch')
-           || printf('.%03dZ', d.last_at % 1000) AS last_duplicate_at
+           || printf('.%03dZ', d.last_at % 1000) AS last_duplicate_at,
+       m.seq
   FROM inbox_message m
   JOIN inbox_name c ON c.id = m.consumer
   JOIN inbox_name s ON s.id = m.source

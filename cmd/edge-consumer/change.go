@@ -38,7 +38,9 @@ Messages are chosen by id, or by conditions that must all hold, or with --all.
 The consumer must be named when the inbox has several. The same id may have
 come from several sources: all are meant unless --source says which.
 
---dry-run shows what would be chosen and changes nothing. The program that
+--dry-run shows what would be chosen and changes nothing; with a configuration,
+retry and replay run the handler on the first ten of them, show the rows that
+would change, and undo it all. The program that
 owns the file may run; it notices within a second.
 
 The exit status is 1 if nothing was chosen, or if an id that was named was not
@@ -76,6 +78,7 @@ type changeReport struct {
 	WithoutPayload int          `json:"without_payload"` // replay: not kept, so not chosen
 	First          []messageRef `json:"first"`           // of the chosen
 	NotChosen      []notChosen  `json:"not_chosen"`      // of the ids that were named
+	Rehearsed      []rehearsal  `json:"rehearsed"`       // null: no handler was run
 
 	messages []chosenMessage // in the order of arrival
 }
@@ -106,6 +109,11 @@ func (c *change) run(ctx context.Context, ids []string, s stdio) error {
 	r, err := c.choose(ctx, ib, ids)
 	if err != nil {
 		return err
+	}
+	if r.Chosen > 0 && c.dryRun && c.verb != "discard" {
+		if err := c.rehearse(ctx, ib, r); err != nil {
+			return err
+		}
 	}
 	if r.Chosen > 0 && !c.dryRun {
 		if c.confirms() {
@@ -223,7 +231,7 @@ const maxParameters = 30_000
 func (c *change) chooseRows(ctx context.Context, rx *inbox.Rx, f *filter, r *changeReport, found map[string]string) error {
 	condition, args := f.where()
 	rows, err := rx.QueryContext(ctx, `
-		SELECT source, message_id, coalesce(key, ''), status, payload IS NOT NULL FROM inbox WHERE `+condition, args...)
+		SELECT seq, source, message_id, coalesce(key, ''), status, payload IS NOT NULL FROM inbox WHERE `+condition+` ORDER BY seq`, args...)
 	if err != nil {
 		return err
 	}
@@ -232,7 +240,7 @@ func (c *change) chooseRows(ctx context.Context, rx *inbox.Rx, f *filter, r *cha
 		var m chosenMessage
 		var status string
 		var kept bool
-		if err := rows.Scan(&m.source, &m.id, &m.key, &status, &kept); err != nil {
+		if err := rows.Scan(&m.seq, &m.source, &m.id, &m.key, &status, &kept); err != nil {
 			return err
 		}
 		if found != nil && found[m.id] != c.from { // of several sources, one that has the needed status
@@ -288,6 +296,7 @@ func (c *change) print(r *changeReport, s stdio) error {
 		if more := r.Chosen - len(r.First); more > 0 {
 			p.printf("... and %s more\n", comma(more))
 		}
+		printRehearsed(&p, r.Rehearsed)
 		p.printf("Nothing was changed.\n")
 	case r.Chosen > 0:
 		p.printf("%s: %s.\n", visible(r.count(r.Changed)), c.outcome)

@@ -7,7 +7,10 @@ import (
 )
 
 // A chosenMessage is one that a change is about.
-type chosenMessage struct{ source, id, key string }
+type chosenMessage struct {
+	seq             int64
+	source, id, key string
+}
 
 // A batch is what is changed in one transaction: ids of one source.
 type batch struct {

@@ -17,9 +17,9 @@ func TestBatches(t *testing.T) {
 		want []batch
 	}{
 		{"none", nil, nil},
-		{"by source", []chosenMessage{{"s", "1", "k"}, {"z", "1", ""}, {"s", "2", "k"}, {"z", "2", ""}},
+		{"by source", []chosenMessage{{0, "s", "1", "k"}, {0, "z", "1", ""}, {0, "s", "2", "k"}, {0, "z", "2", ""}},
 			[]batch{{"s", []string{"1", "2"}}, {"z", []string{"1", "2"}}}},
-		{"sources meet in a key", []chosenMessage{{"z", "1", "k"}, {"z", "2", ""}, {"s", "1", "k"}, {"z", "3", "k"}},
+		{"sources meet in a key", []chosenMessage{{0, "z", "1", "k"}, {0, "z", "2", ""}, {0, "s", "1", "k"}, {0, "z", "3", "k"}},
 			[]batch{{"z", []string{"1", "2"}}, {"s", []string{"1"}}, {"z", []string{"3"}}}},
 	} {
 		require.Equal(t, tt.want, slices.Collect(batches(tt.in)), tt.name)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 
 	"edge.example/inbox/cmd/edge-consumer/internal/config"
 	"github.com/mattn/go-isatty"
@@ -32,6 +33,13 @@ func configFlag(cmd *cobra.Command) *configuration {
 func (c *configuration) settingFlags(cmd *cobra.Command) {
 	add := func(flag, setting, usage string) {
 		cmd.Flags().Func(flag, usage+" (instead of "+setting+")", func(value string) error {
+			if setting == "database.path" { // what is typed is relative to where one is
+				abs, err := filepath.Abs(value)
+				if err != nil {
+					return err
+				}
+				value = abs
+			}
 			c.flags[setting] = value
 			return nil
 		})

@@ -8,12 +8,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"edge.example/inbox/internal/natstest"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -42,7 +44,7 @@ func TestDaemon(t *testing.T) {
 					return nil
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
-					"exits": exits, "broker": b.control, "publish": b.publish, "eventually": eventually, "signal": signalAll,
+					"exits": exits, "broker": b.control, "publish": b.publish, "delivered": b.delivered, "eventually": eventually, "signal": signalAll,
 				},
 			})
 		})
@@ -52,9 +54,14 @@ func TestDaemon(t *testing.T) {
 // A brokerInTest is the nats-server of a script.
 type brokerInTest struct{ *natstest.Server }
 
-// control is broker stop, broker start.
+// control is broker stop, broker start, and broker password WORD: from then on
+// the user edge must say it.
 func (b *brokerInTest) control(ts *testscript.TestScript, neg bool, args []string) {
 	switch {
+	case !neg && len(args) == 2 && args[0] == "password":
+		b.Stop()
+		b.Change(func(o *server.Options) { o.Users = []*server.User{{Username: "edge", Password: args[1]}} })
+		b.Start()
 	case neg || len(args) != 1:
 		ts.Fatalf("usage: broker stop|start")
 	case args[0] == "stop":
@@ -79,6 +86,31 @@ func (b *brokerInTest) publish(ts *testscript.TestScript, neg bool, args []strin
 	defer cancel()
 	_, err = js.Publish(ctx, args[0], []byte(args[2]), jetstream.WithMsgID(args[1]), jetstream.WithRetryAttempts(200), jetstream.WithRetryWait(50*time.Millisecond))
 	ts.Check(err)
+}
+
+// delivered STREAM DURABLE N waits until the broker has made N deliveries.
+func (b *brokerInTest) delivered(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: delivered STREAM DURABLE N")
+	}
+	want, err := strconv.ParseUint(args[2], 10, 64)
+	ts.Check(err)
+	nc, err := nats.Connect(b.URL())
+	ts.Check(err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for {
+		c, err := js.Consumer(ctx, args[0], args[1])
+		if err == nil && c.CachedInfo().Delivered.Consumer >= want {
+			return
+		}
+		if ctx.Err() != nil {
+			ts.Fatalf("never delivered: %v", err)
+		}
+	}
 }
 
 // eventually REGEXP PROGRAM ARGS... runs a program until its output matches.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"edge.example/inbox"
+	"edge.example/inbox/cmd/edge-consumer/internal/config"
 	"github.com/spf13/cobra"
 )
 
@@ -49,6 +50,14 @@ func (db *database) path() (string, error) {
 		return "", err
 	}
 	return cfg.Database.Path, nil
+}
+
+// configured is the configuration, if one was named or is in the folder.
+func (db *database) configured() (*config.Config, error) {
+	if !db.cmd.Flags().Changed("config") && (db.file != "" || !exists(defaultConfig)) {
+		return nil, nil
+	}
+	return db.config.load()
 }
 
 func exists(path string) bool {

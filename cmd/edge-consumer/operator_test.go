@@ -166,7 +166,7 @@ func TestOperator_JSONKeys(t *testing.T) {
 	d.process(t, "shop", "a")
 	const messageKeys = "attempts consumer duplicates key last_duplicate_at last_error message_id next_attempt_at " +
 		"payload_bytes payload_hash processed_at received_at source status stream stream_seq subject type"
-	const changeKeys = "action changed chosen consumer dry_run first not_chosen without_payload"
+	const changeKeys = "action changed chosen consumer dry_run first not_chosen rehearsed without_payload"
 	for _, tt := range []struct {
 		args []string
 		keys string

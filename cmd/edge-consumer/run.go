@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -61,10 +62,15 @@ type service struct {
 	log   *slog.Logger
 	level *slog.LevelVar
 	g     *gateway.Gateway
+
+	hup      chan os.Signal
+	stopping atomic.Bool
 }
 
 func runDaemon(ctx context.Context, c *configuration, cfg *config.Config, s stdio) (err error) {
-	d := &service{c: c}
+	d := &service{c: c, hup: make(chan os.Signal, 1)}
+	signal.Notify(d.hup, syscall.SIGHUP) // from the beginning: it must not end the process
+	defer signal.Stop(d.hup)
 	d.log, d.level = logger(cfg, s.err)
 	alerts := web.NewAlerts()
 	d.g, err = gateway.Open(ctx, cfg, gateway.Options{Log: d.log, Lookup: os.LookupEnv, Alert: alerts.Count})
@@ -101,7 +107,8 @@ func runDaemon(ctx context.Context, c *configuration, cfg *config.Config, s stdi
 	d.told(sdnotify.Ready(d.standing()))
 	limit := time.Duration(cfg.ShutdownTimeout)
 	err, finished := within(ctx, limit, func() error { return d.g.Run(ctx) }, func() {
-		d.log.Info("stopping: what was delivered is committed and acknowledged", "limit", limit)
+		d.stopping.Store(true)
+		d.log.Info("stopping: what was delivered is committed and acknowledged", "limit", limit.String())
 		d.told(sdnotify.Stopping("stopping"))
 	})
 	if !finished {
@@ -128,15 +135,23 @@ func (d *service) source(ctx context.Context, alerts *web.Alerts) (web.Source, e
 		return web.Source{}, err
 	}
 	return web.Source{
-		Stats:    d.g.Inbox().Stats,
-		Alive:    d.g.Alive,
-		Storage:  d.g.Storage,
+		Stats: d.g.Inbox().Stats,
+		Alive: d.g.Alive,
+		Storage: func() error {
+			if d.stopping.Load() {
+				return errors.New("the service is stopping")
+			}
+			return d.g.Storage()
+		},
 		DiskFree: d.g.DiskFree,
 		Broker: func() web.Broker {
-			up, since, err := d.g.Broker()
-			b := web.Broker{Connected: up, Since: since}
-			if err != nil {
-				b.Detail = err.Error()
+			now := d.g.Broker()
+			b := web.Broker{Connected: now.Connected, Since: now.Since}
+			switch {
+			case now.Refused:
+				b.Err = now.Err
+			case now.Err != nil:
+				b.Detail = now.Err.Error()
 			}
 			return b
 		},
@@ -153,14 +168,11 @@ func (d *service) source(ctx context.Context, alerts *web.Alerts) (web.Source, e
 
 // reloads reads the configuration again at each SIGHUP.
 func (d *service) reloads(ctx context.Context) {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-hup:
+		case <-d.hup:
 		}
 		d.told(sdnotify.Reloading())
 		d.reload(ctx)
@@ -230,12 +242,14 @@ func (d *service) standing() string {
 			waiting++
 		}
 	}
-	up, since, _ := d.g.Broker()
+	broker := d.g.Broker()
 	switch err := d.g.Storage(); {
 	case err != nil:
 		return fmt.Sprintf("storage: %v", err)
-	case !up:
-		return fmt.Sprintf("the broker is away since %s; messages wait there", since.UTC().Format(time.RFC3339))
+	case broker.Refused:
+		return fmt.Sprintf("the broker refuses us: %v", broker.Err)
+	case !broker.Connected:
+		return fmt.Sprintf("the broker is away since %s; messages wait there", broker.Since.UTC().Format(time.RFC3339))
 	case waiting > 0:
 		return fmt.Sprintf("%d of %d consumers wait", waiting, len(states))
 	}

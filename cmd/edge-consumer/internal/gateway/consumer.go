@@ -155,3 +155,18 @@ func (g *Gateway) Deliver(ctx context.Context, consumer string, m inbox.Message,
 	}
 	return 0, fmt.Errorf("the configuration has no consumer %q", consumer)
 }
+
+// HandlerOf makes the handler that a consumer has by the configuration, for one
+// who is not the gateway.
+func HandlerOf(cfg *config.Config, consumer string) (inbox.Handler, error) {
+	for i := range cfg.Consumers {
+		if cfg.Consumers[i].Name == consumer {
+			w, err := newWork(cfg, i)
+			if err != nil {
+				return nil, err
+			}
+			return w.handle, nil
+		}
+	}
+	return nil, fmt.Errorf("the configuration %s has no consumer %q: its handler is not known", cfg.Name(), consumer)
+}

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +56,40 @@ type brokerState struct {
 	connected bool
 	since     time.Time
 	err       error
+	refused   bool // err is what somebody has to mend
+	said      map[string]time.Time
+}
+
+// refusals are the errors of a broker that does not want us.
+var refusals = []error{
+	nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired,
+}
+
+func refused(err error) bool {
+	return slices.ContainsFunc(refusals, func(r error) bool { return errors.Is(err, r) })
+}
+
+// sayAgain is how long the same trouble of the connection is not logged again.
+const sayAgain = time.Minute
+
+// reported is called with what the NATS client reports by the way, each time it
+// tries: the log gets it now and then.
+func (g *Gateway) reported(err error) {
+	g.mu.Lock()
+	b := &g.broker
+	if refused(err) {
+		b.err, b.refused = err, true
+	}
+	now := time.Now()
+	maps.DeleteFunc(b.said, func(_ string, at time.Time) bool { return now.Sub(at) > sayAgain })
+	_, silent := b.said[err.Error()]
+	if !silent {
+		b.said[err.Error()] = now
+	}
+	g.mu.Unlock()
+	if !silent {
+		g.log.Warn("the NATS connection reports", "error", err)
+	}
 }
 
 // Open opens the database of cfg, applies the migrations, and prepares every
@@ -62,7 +98,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (g *Gateway, err e
 	g = &Gateway{
 		log: o.Log, alert: o.Alert, space: newGate(), cfg: cfg,
 		consumers: map[string]*consumer{}, trouble: map[string]error{},
-		broker: brokerState{since: time.Now()},
+		broker: brokerState{since: time.Now(), said: map[string]time.Time{}},
 	}
 	if g.dialer, err = natsconn.New(&cfg.NATS, o.Lookup); err != nil {
 		return nil, cfg.At("$.nats", err)
@@ -71,26 +107,23 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (g *Gateway, err e
 	if err != nil {
 		return nil, cfg.At("$.migrations", err)
 	}
-	g.ib, err = inbox.Open(ctx, cfg.Database.Path, &inbox.Options{
+	options := inbox.Options{
 		CacheSize: int64(cfg.Database.CacheSize), StatementTimeout: time.Duration(cfg.Database.StatementTimeout),
 		Logger: o.Log, Observer: &inbox.Observer{Alert: g.alerted},
-	})
+	}
+	if err := g.migrate(ctx, cfg, migrations, options); err != nil {
+		return nil, err
+	}
+	ib, err := inbox.Open(ctx, cfg.Database.Path, &options)
 	if err != nil {
 		return nil, err
 	}
-	ib := g.ib
+	g.ib = ib
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, ib.Close())
 		}
 	}()
-	applied, err := migrate(ctx, g.ib, migrations)
-	if err != nil {
-		return nil, cfg.At("$.migrations", err)
-	}
-	for _, name := range applied {
-		g.log.Info("migration applied", "file", name)
-	}
 	works, err := prepareAll(ctx, g.ib, cfg)
 	if err != nil {
 		return nil, err
@@ -101,6 +134,28 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (g *Gateway, err e
 		}
 	}
 	return g, nil
+}
+
+// migrate applies the migrations to the file before the consumers have it, for
+// these may take longer than a handler's statement: an index on a large table.
+func (g *Gateway) migrate(ctx context.Context, cfg *config.Config, ms []migration, o inbox.Options) (err error) {
+	if len(ms) == 0 {
+		return nil
+	}
+	o.StatementTimeout = -1
+	ib, err := inbox.Open(ctx, cfg.Database.Path, &o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ib.Close()) }()
+	applied, err := migrate(ctx, ib, ms)
+	for _, name := range applied {
+		g.log.Info("migration applied", "file", name)
+	}
+	if err != nil {
+		return cfg.At("$.migrations", err)
+	}
+	return nil
 }
 
 // prepareAll makes what each consumer does, or says all that is wrong.
@@ -160,7 +215,12 @@ func (g *Gateway) Run(ctx context.Context) error {
 		nats.ConnectHandler(func(*nats.Conn) { g.connection(true, nil) }),
 		nats.ReconnectHandler(func(*nats.Conn) { g.connection(true, nil) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { g.connection(false, err) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { g.connection(false, err) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			g.connection(false, err)
+			if refused(err) {
+				g.reported(err)
+			}
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			g.log.Warn("the NATS connection reports", "error", err)
 		}),
@@ -172,6 +232,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	if nc.IsConnected() {
 		g.connection(true, nil)
 	}
+	g.lookAtSpace(&g.config().Database)
 	r := &running{ctx: ctx, js: js, subs: map[string]context.CancelFunc{}}
 	g.mu.Lock()
 	g.runs = r
@@ -251,7 +312,9 @@ func (g *Gateway) connection(up bool, err error) {
 		g.broker.since = time.Now()
 	}
 	g.broker.connected = up
-	if err != nil || up {
+	if up {
+		g.broker.err, g.broker.refused = nil, false
+	} else if err != nil && !g.broker.refused {
 		g.broker.err = err
 	}
 	g.mu.Unlock()
@@ -284,11 +347,19 @@ func (g *Gateway) alerted(a inbox.Alert) {
 // Servers are the broker's URLs, for messages.
 func (g *Gateway) Servers() []string { return g.dialer.Servers() }
 
-// Broker says how the connection stands, since when, and why.
-func (g *Gateway) Broker() (connected bool, since time.Time, err error) {
+// Broker is how the connection stands.
+type Broker struct {
+	Connected bool
+	Since     time.Time
+	Err       error // why it is not connected
+	Refused   bool  // the broker does not want us: somebody has to mend that
+}
+
+// Broker says how the connection stands.
+func (g *Gateway) Broker() Broker {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.broker.connected, g.broker.since, g.broker.err
+	return Broker{g.broker.connected, g.broker.since, g.broker.err, g.broker.refused}
 }
 
 // Storage says why nothing is written now.

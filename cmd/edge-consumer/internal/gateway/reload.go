@@ -89,6 +89,7 @@ func (g *Gateway) Reload(ctx context.Context, next *config.Config) (changes, lat
 	for _, s := range stops {
 		s() // drains
 	}
+	g.lookAtSpace(&next.Database)
 	g.mu.Lock()
 	if g.runs != nil {
 		for _, k := range restart {

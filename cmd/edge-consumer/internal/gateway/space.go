@@ -19,14 +19,11 @@ func (g *Gateway) watchSpace(ctx context.Context) {
 	t := time.NewTicker(spaceEvery)
 	defer t.Stop()
 	for {
-		g.mu.Lock()
-		db := g.cfg.Database
-		g.mu.Unlock()
-		g.lookAtSpace(&db)
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+			g.lookAtSpace(&g.config().Database)
 		}
 	}
 }

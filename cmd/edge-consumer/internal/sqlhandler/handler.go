@@ -42,6 +42,7 @@ type Handler struct {
 type step struct {
 	number    int // from 1
 	sql, when compiled
+	quick     func(*call) bool // instead of when, if not nil
 	rows      *int64
 	permanent map[string]bool
 }
@@ -79,6 +80,7 @@ func New(statements []Statement, permanentIf []string) (*Handler, error) {
 		if s.When != "" {
 			st.when, err = compile(s.When)
 			fail("when", err)
+			st.quick = shortcut(s.When)
 			st.when.text = "SELECT CASE WHEN (" + st.when.text + "\n) THEN 1 ELSE 0 END"
 		}
 		if s.ExpectRows != nil && *s.ExpectRows < 0 {
@@ -117,18 +119,23 @@ func (h *Handler) Prepare(ctx context.Context, tx *inbox.Tx) error {
 // Handle is an inbox.Handler.
 func (h *Handler) Handle(ctx context.Context, tx *inbox.Tx, m *inbox.Message) error {
 	var buf [12]any
+	c := &call{Message: m}
 	for i := range h.steps {
 		st := &h.steps[i]
-		if st.when.text != "" {
+		if st.quick != nil {
+			if !st.quick(c) {
+				continue
+			}
+		} else if st.when.text != "" {
 			var holds bool
-			if err := tx.QueryRowContext(ctx, st.when.text, st.when.bind(buf[:0], m)...).Scan(&holds); err != nil {
+			if err := tx.QueryRowContext(ctx, st.when.text, st.when.bind(buf[:0], c)...).Scan(&holds); err != nil {
 				return st.failed("when", err, m)
 			}
 			if !holds {
 				continue
 			}
 		}
-		res, err := tx.ExecContext(ctx, st.sql.text, st.sql.bind(buf[:0], m)...)
+		res, err := tx.ExecContext(ctx, st.sql.text, st.sql.bind(buf[:0], c)...)
 		if err != nil {
 			return st.failed("sql", err, m)
 		}

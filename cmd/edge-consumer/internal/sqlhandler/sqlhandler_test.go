@@ -158,6 +158,49 @@ func TestHandle_When(t *testing.T) {
 	assert.Equal(t, "a,b", l.value(`SELECT group_concat(v) FROM seen`))
 }
 
+// TestShortcut: what is decided without a query is decided as SQLite would.
+func TestShortcut(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	messages := []inbox.Message{
+		{ID: "1"}, {ID: "2", Type: "a"}, {ID: "3", Type: "A", Subject: "it's"}, {ID: "4", Type: "b ", Key: "7"},
+		{ID: "5", Type: "b", Headers: inbox.Header{"Ce-Time": {""}}}, {ID: "6", Type: "a\x00b"}, {ID: "7", Headers: inbox.Header{"ce_time": {"x"}}},
+	}
+	quick := 0
+	for _, condition := range []string{
+		`:type = 'a'`, `:TYPE='a'`, `:type IN ('a', 'b')`, `:type in ('b')`, `:subject = 'it''s'`, `:key = '7'`, `:id IN ('1','2','3')`,
+		`:header_ce_time = ''`, `:header_ce_time = 'x' -- a comment`, `:type = ''`,
+		`:key = 7`, `:type = "a"`, `:type IN ()`, `:type == 'a'`, `:type = 'a' OR :type = 'b'`, `:attempt = '1'`, `:data = ''`, `:type = x'61'`,
+		`:type = 'a' COLLATE NOCASE`, `:type IN ('a', NULL)`, `:type IN ('a' COLLATE NOCASE)`, `:type NOT IN ('a')`, `NOT :type = 'a'`, `:received_at = 'x'`,
+	} {
+		h, err := New([]Statement{{When: condition, SQL: `INSERT INTO seen VALUES (:id)`}}, nil)
+		require.NoError(t, err, condition)
+		slow, err := New([]Statement{{When: condition, SQL: `INSERT INTO seen VALUES (:id)`}}, nil)
+		require.NoError(t, err, condition)
+		slow.steps[0].quick = nil
+		if h.steps[0].quick != nil {
+			quick++
+		}
+		var got [2]string
+		for i, h := range []*Handler{h, slow} {
+			require.NoError(t, l.ib.Update(t.Context(), func(ctx context.Context, tx *inbox.Tx) error {
+				for j := range messages {
+					if err := h.Handle(ctx, tx, &messages[j]); err != nil {
+						return err
+					}
+				}
+				if err := tx.QueryRowContext(ctx, `SELECT coalesce(group_concat(v), '') FROM seen`).Scan(&got[i]); err != nil {
+					return err
+				}
+				_, err := tx.ExecContext(ctx, `DELETE FROM seen`)
+				return err
+			}), condition)
+		}
+		assert.Equal(t, got[1], got[0], condition)
+	}
+	assert.Equal(t, 10, quick, "the usual ones")
+}
+
 func TestHandle_ErrorsAndVerdicts(t *testing.T) {
 	t.Parallel()
 	one := int64(1)

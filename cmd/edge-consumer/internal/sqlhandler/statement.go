@@ -8,19 +8,25 @@ import (
 	"edge.example/inbox"
 )
 
-// A binding gives the value of a parameter for a message.
-type binding func(*inbox.Message) any
+// A call is a message on its way through a handler.
+type call struct {
+	*inbox.Message
+	data any // its payload as it is bound, once made
+}
+
+// A binding gives the value of a parameter.
+type binding func(*call) any
 
 // bindings are the parameters that a statement may use, besides :header_NAME.
 var bindings = map[string]binding{
-	"id":          func(m *inbox.Message) any { return m.ID },
-	"source":      func(m *inbox.Message) any { return m.Source },
-	"type":        func(m *inbox.Message) any { return orNull(m.Type) },
-	"subject":     func(m *inbox.Message) any { return orNull(m.Subject) },
-	"key":         func(m *inbox.Message) any { return orNull(m.Key) },
-	"data":        func(m *inbox.Message) any { return data(m.Payload) },
-	"received_at": func(m *inbox.Message) any { return m.ReceivedAt.UTC().Format("2006-01-02T15:04:05.000Z") },
-	"attempt":     func(m *inbox.Message) any { return int64(m.Attempt) },
+	"id":          func(m *call) any { return m.ID },
+	"source":      func(m *call) any { return m.Source },
+	"type":        func(m *call) any { return orNull(m.Type) },
+	"subject":     func(m *call) any { return orNull(m.Subject) },
+	"key":         func(m *call) any { return orNull(m.Key) },
+	"data":        (*call).bindData,
+	"received_at": func(m *call) any { return m.ReceivedAt.UTC().Format("2006-01-02T15:04:05.000Z") },
+	"attempt":     func(m *call) any { return int64(m.Attempt) },
 }
 
 // Parameters lists them, for messages and documentation.
@@ -33,13 +39,16 @@ func orNull(s string) any {
 	return s
 }
 
-// data is the payload as text, so that SQLite's JSON functions read it, or as
-// a blob when it is no text.
-func data(payload []byte) any {
-	if utf8.Valid(payload) {
-		return string(payload)
+// bindData is the payload as text, so that SQLite's JSON functions read it, or
+// as a blob when it is no text.
+func (m *call) bindData() any {
+	if m.data == nil {
+		m.data = m.Payload
+		if utf8.Valid(m.Payload) {
+			m.data = string(m.Payload)
+		}
 	}
-	return payload
+	return m.data
 }
 
 const headerPrefix = "header_"
@@ -48,7 +57,7 @@ const headerPrefix = "header_"
 // cannot hold, so :header_ce_time is Ce-Time.
 func header(name string) binding {
 	name = headerName(name)
-	return func(m *inbox.Message) any {
+	return func(m *call) any {
 		best := ""
 		var value any
 		for k, vs := range m.Headers {
@@ -133,7 +142,7 @@ func bindingOf(param string) (binding, error) {
 }
 
 // bind is the values of c's parameters for m.
-func (c *compiled) bind(buf []any, m *inbox.Message) []any {
+func (c *compiled) bind(buf []any, m *call) []any {
 	for _, v := range c.values {
 		buf = append(buf, v(m))
 	}
