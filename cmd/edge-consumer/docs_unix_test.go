@@ -360,7 +360,7 @@ func TestDocs_Permissions(t *testing.T) {
 	text, err := os.ReadFile("../../docs/howto/connect.md")
 	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## What the gateway must be allowed\n")
-	section, _, _ = strings.Cut(section, "\n\n`audit")
+	section, _, _ = strings.Cut(section, "\n## ")
 	allowed := map[bool][]string{} // by whether it is to be subscribed to
 	for _, m := range regexp.MustCompile("`([$_][^` ]+)`").FindAllStringSubmatch(section, -1) {
 		subject := strings.NewReplacer("<stream>", "ORDERS", "<durable>", "orders").Replace(m[1])
