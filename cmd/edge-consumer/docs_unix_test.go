@@ -62,7 +62,7 @@ func TestDocs(t *testing.T) {
 			text, err := os.ReadFile(file)
 			require.NoError(t, err)
 			r := newReader(t)
-			for _, b := range blocks(t, file, string(text)) {
+			for _, b := range docBlocks(t, file, string(text)) {
 				r.do(b)
 			}
 			for _, p := range r.background {
@@ -72,8 +72,8 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// A block is a fenced block of a document, or a comment for the test.
-type block struct {
+// A docBlock is a fenced block of a document, or a comment for the test.
+type docBlock struct {
 	place, lang string
 	info        map[string]string
 	text        string
@@ -81,8 +81,8 @@ type block struct {
 
 var infoWord = regexp.MustCompile(`([a-z]+)(?:="([^"]*)"|=(\S+))?`)
 
-func blocks(t *testing.T, file, text string) (bs []block) {
-	var b *block
+func docBlocks(t *testing.T, file, text string) (bs []docBlock) {
+	var b *docBlock
 	indent := "" // of a block in a list
 	for i, line := range strings.Split(text, "\n") {
 		if b == nil {
@@ -91,10 +91,10 @@ func blocks(t *testing.T, file, text string) (bs []block) {
 		line = strings.TrimPrefix(line, indent)
 		switch directive, ok := strings.CutPrefix(line, "<!-- test: "); {
 		case ok && b == nil:
-			bs = append(bs, block{place: fmt.Sprintf("%s:%d", file, i+1), lang: "test", text: strings.TrimSuffix(directive, " -->")})
+			bs = append(bs, docBlock{place: fmt.Sprintf("%s:%d", file, i+1), lang: "test", text: strings.TrimSuffix(directive, " -->")})
 		case b == nil && strings.HasPrefix(line, "```"):
 			lang, rest, _ := strings.Cut(strings.TrimPrefix(line, "```"), " ")
-			b = &block{place: fmt.Sprintf("%s:%d", file, i+1), lang: lang, info: map[string]string{}}
+			b = &docBlock{place: fmt.Sprintf("%s:%d", file, i+1), lang: lang, info: map[string]string{}}
 			for _, m := range infoWord.FindAllStringSubmatch(rest, -1) {
 				b.info[m[1]] = m[2] + m[3]
 			}
@@ -157,7 +157,7 @@ func newReader(t *testing.T) *reader {
 	return r
 }
 
-func (r *reader) do(b block) {
+func (r *reader) do(b docBlock) {
 	t := r.t
 	_, norun := b.info["norun"]
 	_, background := b.info["background"]
@@ -198,7 +198,7 @@ func (r *reader) do(b block) {
 	}
 }
 
-func (r *reader) direct(b block) {
+func (r *reader) direct(b docBlock) {
 	switch what, arg, _ := strings.Cut(b.text, " "); what {
 	case "gateway":
 		out, code := r.run("edge-consumer init")
@@ -278,7 +278,7 @@ func (r *reader) stop(p *process) {
 // document shows: they change nothing.
 var reads = regexp.MustCompile(`^(sqlite3|edge-consumer (status|list|show|audit|healthcheck))\b`)
 
-func (r *reader) console(b block) {
+func (r *reader) console(b docBlock) {
 	lines := strings.Split(strings.TrimSuffix(b.text, "\n"), "\n")
 	for i := 0; i < len(lines); {
 		command, ok := strings.CutPrefix(lines[i], "$ ")
@@ -328,13 +328,13 @@ func outputPattern(lines []string) *regexp.Regexp {
 }
 
 // check holds a configuration to be right.
-func (r *reader) check(b block, file string) {
+func (r *reader) check(b docBlock, file string) {
 	out, code := r.run("edge-consumer check -c " + file)
 	require.Zero(r.t, code, "%s:\n%s", b.place, out)
 }
 
 // part writes a part of a configuration to a file, with what else it needs.
-func (r *reader) part(b block) string {
+func (r *reader) part(b docBlock) string {
 	text := b.text
 	for key, value := range map[string]string{
 		"database":  "{path: edge.db}",
@@ -386,7 +386,7 @@ func TestDocs_Permissions(t *testing.T) {
 	publish := func(id string) {
 		out, code := r.run(`nats pub orders.placed '{"order": "'$ID'", "customer": "Ada", "total": 5}' -H Nats-Msg-Id:$ID`, as("admin"), "ID="+id)
 		require.Zero(t, code, out)
-		r.direct(block{place: t.Name(), text: "wait SELECT 1 FROM orders WHERE id = '" + id + "'"})
+		r.direct(docBlock{place: t.Name(), text: "wait SELECT 1 FROM orders WHERE id = '" + id + "'"})
 	}
 	r.start("edge-consumer run")
 	publish("A-1")
@@ -397,7 +397,7 @@ func TestDocs_Permissions(t *testing.T) {
 	out, code = r.run("rm edge.db* && cp backup.db edge.db")
 	require.Zero(t, code, out)
 	r.start("edge-consumer run") // puts the durable consumer back
-	r.direct(block{place: t.Name(), text: "wait SELECT 1 FROM orders WHERE id = 'A-2'"})
+	r.direct(docBlock{place: t.Name(), text: "wait SELECT 1 FROM orders WHERE id = 'A-2'"})
 	publish("A-3")
 	r.stop(r.background[1])
 	said := r.background[1].said()
