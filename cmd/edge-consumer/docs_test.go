@@ -63,9 +63,9 @@ func natsPub(args []string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, err = js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(200), jetstream.WithRetryWait(50*time.Millisecond))
+	_, err = js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(1000), jetstream.WithRetryWait(50*time.Millisecond))
 	return err
 }
 

@@ -231,7 +231,7 @@ func (r *reader) direct(b docBlock) {
 }
 
 func (r *reader) until(done func() bool, place string) {
-	require.Eventually(r.t, done, 20*time.Second, 20*time.Millisecond, place)
+	require.Eventually(r.t, done, time.Minute, 20*time.Millisecond, place)
 }
 
 func (r *reader) command(script string, env ...string) *exec.Cmd {
@@ -296,7 +296,7 @@ func (r *reader) console(b docBlock) {
 		}
 		pattern := outputPattern(want)
 		out, code := r.run(command)
-		for deadline := time.Now().Add(20 * time.Second); !(pattern.MatchString(squeeze(out)) && strconv.Itoa(code) == exit) &&
+		for deadline := time.Now().Add(time.Minute); !(pattern.MatchString(squeeze(out)) && strconv.Itoa(code) == exit) &&
 			reads.MatchString(command) && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 			out, code = r.run(command)
 		}
