@@ -19,6 +19,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"edge-consumer": main,
 		"sqlite":        sqliteMain,
+		"sqlite3":       sqliteMain,
+		"nats":          natsMain,
 	})
 }
 
