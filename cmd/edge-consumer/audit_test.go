@@ -56,7 +56,7 @@ func TestAudit_ComparesWithTheLiveStream(t *testing.T) {
 	srv.Stop()
 	_, code, stderr = auditJSON(t, "--db", db, "--nats", url)
 	require.Equal(t, exitFailure, code)
-	require.Contains(t, stderr, "the broker cannot be reached at "+url)
+	require.Contains(t, stderr, "NATS cannot be reached at "+url)
 }
 
 // auditJSON runs audit --json; the report is nil when there is none.

@@ -30,7 +30,7 @@ func newCheck() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := inScratch(ctx, cfg, func(*gateway.Gateway) error { return nil }); err != nil {
+			if err := inScratch(ctx, cfg, nothing); err != nil {
 				return err
 			}
 			p := printer{w: s.out}
@@ -45,6 +45,9 @@ func newCheck() *cobra.Command {
 	c.settingFlags(cmd)
 	return cmd
 }
+
+// nothing is for inScratch when opening is all there is to do.
+func nothing(*gateway.Gateway) error { return nil }
 
 // inScratch opens a gateway as cfg says on a new database, for as long as fn
 // runs.

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -44,7 +45,8 @@ func TestDaemon(t *testing.T) {
 					return nil
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
-					"exits": exits, "broker": b.control, "publish": b.publish, "delivered": b.delivered, "eventually": eventually, "signal": signalAll,
+					"exits": exits, "broker": b.control, "publish": b.publish, "delivered": b.delivered,
+					"stream": b.stream, "consumer": b.consumer, "eventually": eventually, "signal": signalAll,
 				},
 			})
 		})
@@ -110,6 +112,44 @@ func (b *brokerInTest) delivered(ts *testscript.TestScript, neg bool, args []str
 		if ctx.Err() != nil {
 			ts.Fatalf("never delivered: %v", err)
 		}
+	}
+}
+
+// stream JSON makes a stream, as its configuration in the JetStream API says.
+func (b *brokerInTest) stream(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: stream JSON")
+	}
+	var cfg jetstream.StreamConfig
+	ts.Check(json.Unmarshal([]byte(args[0]), &cfg))
+	b.ask(ts, "STREAM.CREATE."+cfg.Name, cfg)
+}
+
+// consumer STREAM JSON makes a durable consumer.
+func (b *brokerInTest) consumer(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: consumer STREAM JSON")
+	}
+	var cfg struct {
+		Name string `json:"durable_name"`
+	}
+	ts.Check(json.Unmarshal([]byte(args[1]), &cfg))
+	b.ask(ts, "CONSUMER.DURABLE.CREATE."+args[0]+"."+cfg.Name, map[string]any{"stream_name": args[0], "config": json.RawMessage(args[1])})
+}
+
+// ask asks the JetStream API.
+func (b *brokerInTest) ask(ts *testscript.TestScript, subject string, request any) {
+	nc, err := nats.Connect(b.URL())
+	ts.Check(err)
+	defer nc.Close()
+	body, err := json.Marshal(request)
+	ts.Check(err)
+	m, err := nc.Request("$JS.API."+subject, body, 5*time.Second)
+	ts.Check(err)
+	var answer struct{ Error *jetstream.APIError }
+	ts.Check(json.Unmarshal(m.Data, &answer))
+	if answer.Error != nil {
+		ts.Fatalf("%s: %v", subject, answer.Error)
 	}
 }
 

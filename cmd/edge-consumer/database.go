@@ -18,6 +18,7 @@ type database struct {
 	cmd    *cobra.Command
 	file   string
 	config *configuration
+	loaded *config.Config
 }
 
 // databaseFlag adds to cmd the flags that name the file: itself, or the
@@ -39,25 +40,27 @@ func (db *database) open(ctx context.Context) (*inbox.Inbox, error) {
 
 // path is the file that --db names, or else the configuration.
 func (db *database) path() (string, error) {
-	switch {
-	case db.file != "":
+	if db.file != "" {
 		return db.file, nil
-	case !db.cmd.Flags().Changed("config") && !exists(defaultConfig):
-		return "", exitf(exitUsage, "%s needs the database: --db FILE, or -c FILE for the one of a configuration", db.cmd.Name())
 	}
-	cfg, err := db.config.load()
-	if err != nil {
+	cfg, err := db.configured()
+	switch {
+	case err != nil:
 		return "", err
+	case cfg == nil:
+		return "", exitf(exitUsage, "%s needs the database: --db FILE, or -c FILE for the one of a configuration", db.cmd.Name())
 	}
 	return cfg.Database.Path, nil
 }
 
-// configured is the configuration, if one was named or is in the folder.
-func (db *database) configured() (*config.Config, error) {
-	if !db.cmd.Flags().Changed("config") && (db.file != "" || !exists(defaultConfig)) {
-		return nil, nil
+// configured is the configuration; nil if there is none, or if --db alone
+// names the file.
+func (db *database) configured() (_ *config.Config, err error) {
+	if db.loaded != nil || !db.cmd.Flags().Changed("config") && (db.file != "" || !exists(defaultConfig)) {
+		return db.loaded, nil
 	}
-	return db.config.load()
+	db.loaded, err = db.config.load()
+	return db.loaded, err
 }
 
 func exists(path string) bool {

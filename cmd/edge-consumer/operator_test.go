@@ -171,7 +171,7 @@ func TestOperator_JSONKeys(t *testing.T) {
 		args []string
 		keys string
 	}{
-		{[]string{"status"}, "consumers database database_bytes wal_bytes"},
+		{[]string{"status"}, "broker consumers database database_bytes disk_free_bytes wal_bytes"},
 		{[]string{"list"}, messageKeys},
 		{[]string{"show", "a"}, messageKeys + " conflicts failed_attempts payload payload_encoding"},
 		{[]string{"retry", "a", "--dry-run"}, changeKeys},

@@ -18,7 +18,9 @@ var commands = []func() *cobra.Command{
 	newCheck,
 	newTest,
 	newDemo,
+	newDoctor,
 	newStatus,
+	newTop,
 	newList,
 	newShow,
 	newRetry,
@@ -40,7 +42,8 @@ Exit status:
   1  the proof, or the audit, does not hold; or what was named is not there:
      no such consumer, no such message, nothing that could be changed
   2  usage error, or a wrong configuration
-  3  any other failure, an interruption included`
+  3  any other failure, an interruption included
+doctor has those of a Nagios plugin: 0 ok, 1 warning, 2 critical, 3 unknown.`
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -144,7 +147,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil {
 		return exitOK
 	}
-	text := visible(strings.ReplaceAll(err.Error(), "\n", "; "))
+	text := visible(oneLine(err))
 	if places := problemText(err); places != "" {
 		lines := strings.Split(places, "\n")
 		for i := range lines {

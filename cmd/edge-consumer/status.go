@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"time"
 
 	"edge.example/inbox"
+	"edge.example/inbox/cmd/edge-consumer/internal/gateway"
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 )
@@ -15,17 +18,26 @@ const statusHelp = `Print how an inbox stands, on one screen: how large the file
 consumer its messages by status, how long the oldest waits, and what happened
 so far; for each stream the last sequence that is accounted for.
 
+With a configuration, or with --nats or --context, also how the broker stands:
+for each consumer how many messages were not delivered yet (its lag), and how
+many were and are not acknowledged. With --db alone the broker is not asked. A
+broker that cannot be reached is no failure; it is waited for no longer than a
+few seconds.
+
 The totals count from the making of the file, over restarts. The file may be in
-use. The exit status is 0 whatever there is to see: use audit for a verdict.`
+use. The exit status is 0 whatever there is to see: use doctor for a verdict on
+what is set up, audit for one on the messages, top to go on looking.`
 
 func newStatus() *cobra.Command {
 	var asJSON bool
 	var db *database
+	var broker *brokerFlags
 	cmd := &cobra.Command{
 		Use:   "status --db FILE",
 		Short: "Show how the inbox stands",
 		Long:  statusHelp,
 		Example: `  edge-consumer status --db orders.db
+  edge-consumer status -c edge.yaml
   edge-consumer status --db orders.db --json | jq '.consumers[] | select(.dead > 0)'`,
 		Args: noArgs,
 		RunE: action(func(ctx context.Context, _ []string, s stdio) error {
@@ -35,6 +47,10 @@ func newStatus() *cobra.Command {
 			}
 			defer ib.Close()
 			report, err := readStatus(ctx, ib, time.Now())
+			if err != nil {
+				return err
+			}
+			report.Broker, err = statusBroker(ctx, db, broker, ib)
 			switch {
 			case err != nil:
 				return err
@@ -45,6 +61,7 @@ func newStatus() *cobra.Command {
 		}),
 	}
 	db = databaseFlag(cmd)
+	broker = newBrokerFlags(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
@@ -54,6 +71,8 @@ type statusReport struct {
 	Database      string           `json:"database"`
 	DatabaseBytes int64            `json:"database_bytes"`
 	WALBytes      int64            `json:"wal_bytes"`
+	DiskFreeBytes *uint64          `json:"disk_free_bytes"`
+	Broker        *brokerStatus    `json:"broker"` // nil: it was not asked
 	Consumers     []consumerStatus `json:"consumers"`
 }
 
@@ -100,6 +119,9 @@ func readStatus(ctx context.Context, ib *inbox.Inbox, now time.Time) (*statusRep
 		Database: ib.Path(), DatabaseBytes: stats.DatabaseBytes, WALBytes: stats.WALBytes,
 		Consumers: []consumerStatus{},
 	}
+	if free, err := gateway.DiskFree(filepath.Dir(ib.Path())); err == nil {
+		r.DiskFreeBytes = &free
+	}
 	for _, name := range consumerNames(&stats) {
 		s := stats.Consumers[name]
 		c := consumerStatus{
@@ -116,6 +138,40 @@ func readStatus(ctx context.Context, ib *inbox.Inbox, now time.Time) (*statusRep
 		r.Consumers = append(r.Consumers, c)
 	}
 	return r, nil
+}
+
+// Limits of asking the broker, for a command that should end soon.
+const (
+	statusConnect = 3 * time.Second
+	statusAnswer  = 2 * time.Second
+)
+
+// statusBroker asks the broker that there is to ask; nil if there is none.
+func statusBroker(ctx context.Context, db *database, flags *brokerFlags, ib *inbox.Inbox) (*brokerStatus, error) {
+	cfg, err := db.configured()
+	if err != nil || cfg == nil && !flags.given() {
+		return nil, err
+	}
+	list, err := durables(ctx, cfg, ib)
+	if err != nil {
+		return nil, err
+	}
+	d, err := flags.dialer(cfg, os.LookupEnv)
+	switch {
+	case err != nil && flags.given():
+		return nil, err
+	case err != nil: // credentials that cannot be read, say: the rest can be shown
+		return unreachable(nil, err), nil
+	}
+	l, err := connectNow(ctx, d, "edge-consumer status", statusConnect)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return unreachable(d.Servers(), err), nil
+	}
+	defer l.close()
+	return readBroker(ctx, l, d.Servers(), list, statusAnswer), nil
 }
 
 // readStreams reads the streams of each consumer.
@@ -157,8 +213,15 @@ func (r *statusReport) print(w io.Writer) error {
 	p := printer{w: w}
 	p.printf("database  %s\n", visible(r.Database))
 	p.printf("size      %s, and %s of write-ahead log\n", humanize.Bytes(uint64(r.DatabaseBytes)), humanize.Bytes(uint64(r.WALBytes)))
+	if r.DiskFreeBytes != nil {
+		p.printf("disk      %s free\n", humanize.Bytes(*r.DiskFreeBytes))
+	}
+	if r.Broker != nil {
+		p.printf("broker    %s\n", visible(r.Broker.text()))
+	}
 	if len(r.Consumers) == 0 {
 		p.printf("\nThe inbox has no consumer yet.\n")
+		r.Broker.print(&p)
 		return p.err
 	}
 
@@ -200,6 +263,7 @@ func (r *statusReport) print(w io.Writer) error {
 		p.printf("\nAccounted for:\n\n")
 		t.flush()
 	}
+	r.Broker.print(&p)
 	return p.err
 }
 

@@ -84,10 +84,10 @@ func (g *gate) reason() error {
 	return g.why
 }
 
-func (g *gate) look() (why error, changed <-chan struct{}) {
+func (g *gate) look() (changed <-chan struct{}, why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.why, g.changed
+	return g.changed, g.why
 }
 
 func (g *gate) set(why error) {
@@ -103,7 +103,7 @@ func (g *gate) set(why error) {
 // wait waits until the gate is open; false: ctx ended first.
 func (g *gate) wait(ctx context.Context) bool {
 	for {
-		why, changed := g.look()
+		changed, why := g.look()
 		if ctx.Err() != nil {
 			return false
 		}
@@ -120,7 +120,7 @@ func (g *gate) wait(ctx context.Context) bool {
 // while runs fn with a context that ends when the gate is shut. Then its error
 // is nil.
 func (g *gate) while(ctx context.Context, fn func(context.Context) error) error {
-	why, changed := g.look()
+	changed, why := g.look()
 	if why != nil {
 		return nil
 	}

@@ -148,3 +148,15 @@ func (d *Dialer) Expiry() (what string, at time.Time, ok bool) {
 
 // Format prints the servers, whatever the verb: the rest has secrets in it.
 func (d *Dialer) Format(f fmt.State, _ rune) { io.WriteString(f, strings.Join(d.Servers(), ",")) }
+
+// SecretFiles are the paths of the files with a secret in them that the
+// settings name: credentials, seeds and keys.
+func (d *Dialer) SecretFiles() []string {
+	var paths []string
+	for _, file := range []setting{d.s.creds, d.s.nkey, d.s.certKey} {
+		if file.set() && !file.inline {
+			paths = append(paths, file.value)
+		}
+	}
+	return paths
+}
