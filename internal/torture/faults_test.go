@@ -1,0 +1,163 @@
+//go:build linux || darwin
+
+package torture
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"edge.example/inbox"
+	"github.com/stretchr/testify/require"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// A fault is a way to fail.
+type fault struct {
+	kind OpKind
+	code int32
+	name string
+	once bool // else until the disk is mended
+}
+
+var faults = []fault{
+	{Write, sqlite3.SQLITE_FULL, "write ENOSPC", false},
+	{Write, sqlite3.SQLITE_FULL, "write ENOSPC", true},
+	{Write, sqlite3.SQLITE_IOERR_WRITE, "write EIO", false},
+	{Write, sqlite3.SQLITE_IOERR_WRITE, "write EIO", true},
+	{Write, sqlite3.SQLITE_NOMEM, "write NOMEM", true},
+	{Read, sqlite3.SQLITE_IOERR_READ, "read EIO", false},
+	{Read, sqlite3.SQLITE_IOERR_READ, "read EIO", true},
+	{Read, sqlite3.SQLITE_NOMEM, "read NOMEM", true},
+	{Sync, sqlite3.SQLITE_IOERR_FSYNC, "sync EIO", false},
+	{Sync, sqlite3.SQLITE_IOERR_FSYNC, "sync EIO", true},
+	{Truncate, sqlite3.SQLITE_IOERR_TRUNCATE, "truncate EIO", false},
+	{Truncate, sqlite3.SQLITE_IOERR_TRUNCATE, "truncate EIO", true},
+	{Open, sqlite3.SQLITE_CANTOPEN, "open", false},
+	{Open, sqlite3.SQLITE_CANTOPEN, "open", true},
+	{Lock, sqlite3.SQLITE_IOERR_LOCK, "lock EIO", false},
+	{Lock, sqlite3.SQLITE_IOERR_LOCK, "lock EIO", true},
+	{Lock, sqlite3.SQLITE_BUSY, "lock BUSY", true},
+	{Delete, sqlite3.SQLITE_IOERR_DELETE, "delete EIO", true},
+}
+
+// TestIOFaults makes the n-th read, write, sync, … fail, once or for good, for
+// every n: the inbox neither acknowledges what is not stored, nor crashes, nor
+// hangs, nor applies twice; and when the disk is mended it goes on by itself.
+func TestIOFaults(t *testing.T) {
+	r := row(t, "I/O faults")
+	for _, f := range faults {
+		how := "for good"
+		if f.once {
+			how = "once"
+		}
+		t.Run(f.name+" "+how, func(t *testing.T) {
+			step := 1
+			if !*long && f.kind == Write {
+				step = 13
+			}
+			for n := 1; ; n += step {
+				if hit := faulty(t, f, int64(n)); !hit || t.Failed() {
+					break
+				}
+				r.Faults++
+			}
+		})
+	}
+}
+
+// faulty lets the n-th operation fail and reports whether there was one.
+func faulty(t *testing.T, f fault, n int64) (hit bool) {
+	dir := scratch(t)
+	defer os.RemoveAll(dir)
+	disk, unwatch := Watch(dir)
+	defer unwatch()
+	var count atomic.Int64
+	disk.Fail(func(k OpKind, _ string) int32 {
+		if k != f.kind {
+			return 0
+		}
+		if at := count.Add(1); at == n || at > n && !f.once {
+			return f.code
+		}
+		return 0
+	})
+	where := fmt.Sprintf("%s %d", f.name, n)
+	all := messages(0, 24)
+	acked := map[string]bool{}
+	var l *life
+	var err error
+	deliver := func() {
+		for at := 0; at < len(all); at += 6 {
+			if l == nil {
+				if l, err = open(t, path(dir), nil); err != nil {
+					l = nil // it is tried again
+					continue
+				}
+				l.failing[all[1].ID] = 1
+				l.run()
+			}
+			for i, o := range l.outcomes(all[at : at+6]) {
+				if o == nil {
+					acked[all[at+i].ID] = true
+				}
+			}
+		}
+	}
+	deliver()
+	if l != nil && n%2 == 0 { // a checkpoint, by a clean end
+		_ = l.close()
+		l = nil
+	}
+	disk.Fail(nil)
+	hit = count.Load() >= n
+	// What was acknowledged is there, whatever else happened.
+	if len(acked) > 0 {
+		db, err := sql.Open("sqlite", path(dir)+"?_busy_timeout=5000")
+		require.NoError(t, err, where)
+		known, err := ids(context.Background(), db)
+		require.NoError(t, err, where)
+		require.NoError(t, db.Close())
+		for id := range acked {
+			require.True(t, known[id], "%s: message %s was acknowledged and is not there", where, id)
+		}
+	}
+	// The disk is well again: everything is delivered once more.
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		deliver()
+		if l != nil && len(acked) == len(all) {
+			break
+		}
+		require.True(t, time.Now().Before(deadline), "%s: it does not go on: %v", where, err)
+	}
+	l.idle()
+	require.NoError(t, l.close(), where)
+	v := &viewer{t, dir}
+	require.NoError(t, v.inspect(acked), where)
+	require.NoError(t, v.complete(all), where)
+	return hit
+}
+
+// outcomes delivers messages together; nil for those that were taken.
+func (l *life) outcomes(ms []inbox.Message) []error {
+	errs := make([]error, len(ms))
+	done := make(chan struct{}, len(ms))
+	for i, m := range ms {
+		err := l.c.Submit(context.Background(), m, func(_ inbox.Outcome, err error) {
+			errs[i] = err
+			done <- struct{}{}
+		})
+		if err != nil {
+			errs[i] = err
+			done <- struct{}{}
+		}
+	}
+	for range ms {
+		<-done
+	}
+	return errs
+}
