@@ -43,11 +43,13 @@ const (
 	Sync
 	Delete
 	Lock
+	Shm  // the shared memory beside the log
+	Stat // the size of a file
 	Mark
 )
 
 func (k OpKind) String() string {
-	return [...]string{"open", "read", "write", "truncate", "sync", "delete", "lock", "mark"}[k]
+	return [...]string{"open", "read", "write", "truncate", "sync", "delete", "lock", "shm", "stat", "mark"}[k]
 }
 
 // A Disk watches the files of one folder.
@@ -173,6 +175,8 @@ type (
 	readFunc     = func(tls *libc.TLS, f, buf uintptr, n int32, off int64) int32
 	truncateFunc = func(tls *libc.TLS, f uintptr, size int64) int32
 	syncFunc     = func(tls *libc.TLS, f uintptr, flags int32) int32
+	shmFunc      = func(tls *libc.TLS, f uintptr, region, size, extend int32, out uintptr) int32
+	sizeFunc     = func(tls *libc.TLS, f, out uintptr) int32
 )
 
 // watched is the disk that a path is on, and the file's name; nil for others.
@@ -216,6 +220,7 @@ func xOpen(tls *libc.TLS, vfs, name, f uintptr, flags int32, out uintptr) int32 
 		m := *original
 		m.FxClose, m.FxRead, m.FxWrite = pointer(xClose), pointer(xRead), pointer(xWrite)
 		m.FxTruncate, m.FxSync, m.FxLock = pointer(xTruncate), pointer(xSync), pointer(xLock)
+		m.FxShmMap, m.FxFileSize = pointer(xShmMap), pointer(xFileSize)
 		ours = &m
 		shim.methods[sf.FpMethods] = ours
 	}
@@ -257,6 +262,9 @@ func xClose(tls *libc.TLS, f uintptr) int32 {
 func xRead(tls *libc.TLS, f, buf uintptr, n int32, off int64) int32 {
 	of := opened(f)
 	if rc := of.disk.fails(Read, of.name); rc != 0 {
+		if rc == sqlite3.SQLITE_IOERR_SHORT_READ { // what is missing reads as zeros
+			clear(unsafe.Slice(at[byte](buf), n))
+		}
 		return rc
 	}
 	return function[readFunc](of.base.FxRead)(tls, f, buf, n, off)
@@ -306,4 +314,21 @@ func xLock(tls *libc.TLS, f uintptr, level int32) int32 {
 		return rc
 	}
 	return function[syncFunc](of.base.FxLock)(tls, f, level)
+}
+
+func xShmMap(tls *libc.TLS, f uintptr, region, size, extend int32, out uintptr) int32 {
+	of := opened(f)
+	if rc := of.disk.fails(Shm, of.name); rc != 0 {
+		*at[uintptr](out) = 0
+		return rc
+	}
+	return function[shmFunc](of.base.FxShmMap)(tls, f, region, size, extend, out)
+}
+
+func xFileSize(tls *libc.TLS, f, out uintptr) int32 {
+	of := opened(f)
+	if rc := of.disk.fails(Stat, of.name); rc != 0 {
+		return rc
+	}
+	return function[sizeFunc](of.base.FxFileSize)(tls, f, out)
 }
