@@ -284,6 +284,7 @@ type stored struct {
 	attempts, failures int64
 	nextAt, delay      int64
 	waiting            bool // for an earlier message of its key
+	dropped            bool // the payload
 	m                  Message
 }
 
@@ -319,7 +320,8 @@ func (w *writer) loadMessage(seq int64) (r stored, found bool, err error) {
 	n, _ := v[13].(int64)
 	m.StreamSeq = uint64(n)
 	m.Headers = decodeHeaders(text(v[14]))
-	m.Payload, _ = v[15].([]byte)
+	m.Payload, _ = v[15].([]byte) // nil for an empty one too
+	r.dropped = v[15] == nil
 	return r, true, nil
 }
 

@@ -70,7 +70,7 @@ func (r *Rehearsal) play(ctx context.Context, w *writer, seq int64, h Handler) e
 		return err
 	case !found:
 		return fmt.Errorf("%w: no message has seq %d", ErrNoMatch, seq)
-	case s.m.Payload == nil:
+	case s.dropped:
 		return fmt.Errorf("%w: message %s", ErrNoPayload, s.m.ID)
 	}
 	var v [1]driver.Value
