@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,12 +91,13 @@ func record(t *testing.T, r *rand.Rand) (log []Op, all []inbox.Message) {
 					l.failing[m.ID] = 1 + r.IntN(2)
 				}
 			}
+			if r.IntN(3) == 0 { // one comes twice at once
+				group = append(group, group[r.IntN(n)])
+			}
 			if at > 0 { // some come again, one with another content
 				group = append(group, all[r.IntN(at)])
 				if r.IntN(4) == 0 {
-					other := all[r.IntN(at)]
-					other.Payload = []byte("another content")
-					group = append(group, other)
+					group = append(group, other(all[r.IntN(at)]))
 				}
 			}
 			l.group(group...)
@@ -176,12 +178,12 @@ func (v *viewer) inspect(acked map[string]bool) error {
 	if err := violation(ctx, db); err != nil {
 		return err
 	}
-	known, err := ids(ctx, db)
+	there, err := ids(ctx, db)
 	if err != nil {
 		return err
 	}
 	for id := range acked {
-		if !known[id] {
+		if !there[id] {
 			return fmt.Errorf("message %s was acknowledged and is lost", id)
 		}
 	}
@@ -227,7 +229,7 @@ func (v *viewer) complete(all []inbox.Message) error {
 	}
 	bad := 0
 	for _, m := range all {
-		if m.ID[:3] == "bad" {
+		if strings.HasPrefix(m.ID, "bad") {
 			bad++
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,13 +50,14 @@ type life struct {
 	stop func()
 
 	mu      sync.Mutex
-	failing map[string]int // how often a message still fails
+	failing map[string]int  // how often a message still fails
+	ended   map[string]bool // the transaction, by its first attempt
 }
 
 // open opens the inbox with a consumer whose effects are rows of the table
 // effects. Errors are returned: the disk may be bad.
 func open(t testing.TB, path string, disk *Disk) (*life, error) {
-	l := &life{t: t, path: path, disk: disk, failing: map[string]int{}}
+	l := &life{t: t, path: path, disk: disk, failing: map[string]int{}, ended: map[string]bool{}}
 	ctx := context.Background()
 	var err error
 	if l.ib, err = inbox.Open(ctx, path, &inbox.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
@@ -64,6 +66,8 @@ func open(t testing.TB, path string, disk *Disk) (*life, error) {
 	err = l.ib.Update(ctx, func(ctx context.Context, tx *inbox.Tx) error {
 		_, err := tx.ExecContext(ctx, `
 			CREATE TABLE IF NOT EXISTS effects (n INTEGER PRIMARY KEY, seq INTEGER NOT NULL, id TEXT NOT NULL, body BLOB);
+			CREATE TABLE IF NOT EXISTS one (n INTEGER PRIMARY KEY);
+			INSERT OR IGNORE INTO one VALUES (1);
 			CREATE INDEX IF NOT EXISTS effects_seq ON effects (seq)`)
 		return err
 	})
@@ -80,6 +84,15 @@ func open(t testing.TB, path string, disk *Disk) (*life, error) {
 }
 
 func (l *life) handle(ctx context.Context, tx *inbox.Tx, m *inbox.Message) error {
+	l.mu.Lock()
+	end := strings.HasPrefix(m.ID, "end") && !l.ended[m.ID]
+	l.ended[m.ID] = true
+	l.mu.Unlock()
+	if end { // everybody's transaction, and go on as if nothing had been
+		_, _ = tx.ExecContext(ctx, `INSERT OR ROLLBACK INTO one VALUES (1)`)
+		_, _ = tx.ExecContext(ctx, `INSERT INTO effects (seq, id, body) VALUES (?, ?, ?)`, m.Seq, m.ID, m.Payload)
+		return nil
+	}
 	if _, err := tx.ExecContext(ctx, `INSERT INTO effects (seq, id, body) VALUES (?, ?, ?)`, m.Seq, m.ID, m.Payload); err != nil {
 		return err
 	}
@@ -89,7 +102,7 @@ func (l *life) handle(ctx context.Context, tx *inbox.Tx, m *inbox.Message) error
 		l.failing[m.ID]--
 		return errors.New("not yet")
 	}
-	if len(m.ID) > 3 && m.ID[:3] == "bad" {
+	if strings.HasPrefix(m.ID, "bad") {
 		return inbox.Permanent(errors.New("never"))
 	}
 	return nil
@@ -110,14 +123,23 @@ func (l *life) close() error {
 	return l.ib.Close()
 }
 
+// other is m with another content: a conflict.
+func other(m inbox.Message) inbox.Message {
+	m.Payload = []byte("another content")
+	return m
+}
+
 // group delivers messages together, and marks in the log those that are ours.
 func (l *life) group(ms ...inbox.Message) {
 	var wg sync.WaitGroup
 	for _, m := range ms {
 		wg.Add(1)
-		err := l.c.Submit(context.Background(), m, func(_ inbox.Outcome, err error) {
+		err := l.c.Submit(context.Background(), m, func(o inbox.Outcome, err error) {
 			if err == nil && l.disk != nil {
-				l.disk.Mark(m.ID)
+				l.disk.Mark(known(m, o))
+			}
+			if isOther := string(m.Payload) == "another content"; err == nil && isOther != (o == inbox.Conflict) {
+				l.t.Errorf("message %s, other content %v: %v", m.ID, isOther, o)
 			}
 			wg.Done()
 		})
@@ -137,15 +159,19 @@ func (l *life) idle() {
 	}, 20*time.Second, time.Millisecond, "idle")
 }
 
-// messages are n good ones, with keys, and some that are bad for ever.
+// messages are n good ones, with keys, some that are bad for ever, and some
+// whose first attempt ends the transaction that they share.
 func messages(first, n int) (ms []inbox.Message) {
 	for i := first; i < first+n; i++ {
 		m := inbox.Message{ID: fmt.Sprintf("m%05d", i), Source: "lab", Type: "t", Payload: make([]byte, 40+i*37%900)}
 		if i%3 == 0 {
 			m.Key = fmt.Sprint("k", i%7)
 		}
-		if i%19 == 0 {
+		switch {
+		case i%19 == 0:
 			m.ID = fmt.Sprintf("bad%05d", i)
+		case i%23 == 0:
+			m.ID = fmt.Sprintf("end%05d", i)
 		}
 		ms = append(ms, m)
 	}
@@ -203,9 +229,19 @@ func violation(ctx context.Context, db queryer) error {
 	return nil
 }
 
-// ids are the messages that a file knows.
+// known is what ids says of a message that had this outcome.
+func known(m inbox.Message, o inbox.Outcome) string {
+	if o == inbox.Conflict {
+		return "conflict " + m.ID
+	}
+	return m.ID
+}
+
+// ids are the messages that a file knows, and the conflicts it shows.
 func ids(ctx context.Context, db queryer) (map[string]bool, error) {
-	rows, err := db.QueryContext(ctx, `SELECT message_id FROM inbox_message`)
+	rows, err := db.QueryContext(ctx, `
+		SELECT message_id FROM inbox_message
+		UNION SELECT 'conflict ' || m.message_id FROM inbox_conflict c JOIN inbox_message m ON m.seq = c.message`)
 	if err != nil {
 		return nil, err
 	}
