@@ -1,0 +1,134 @@
+//go:build linux || darwin
+
+package torture
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A mutant is the inbox with a deliberate fault, of the kind that somebody could
+// make. edits replace text in files of the root package: old, new, old, new.
+// The short form of the part must fail with it, and say want.
+type mutant struct {
+	name  string
+	part  string
+	want  string
+	edits map[string][]string
+}
+
+var mutants = []mutant{
+	{"synchronous=NORMAL", "CrashImages", "was acknowledged and is lost", map[string][]string{"sqlite.go": {
+		`"_synchronous":  {"FULL"}`, `"_synchronous":  {"NORMAL"}`,
+		`{"synchronous", "2"}`, `{"synchronous", "1"}`,
+	}}},
+	{"acknowledged before the commit", "CrashImages", "was acknowledged and ", map[string][]string{"writer.go": {
+		"	if err := w.conn.commit(); err != nil {",
+		"	for i, j := range w.group {\n		j.settle(w.errs[i])\n	}\n	w.group, w.errs = nil, nil\n	if err := w.conn.commit(); err != nil {",
+	}}},
+	{"a failed commit taken for done", "IOFaults", "was acknowledged and is not there", map[string][]string{"writer.go": {
+		`	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, storageError("committing", err))`, `	return nil`,
+	}}},
+	// Each of the layers is enough: with the commit hook left in place, the
+	// inbox bears all the rest of this one.
+	{"RELEASE unchecked, the statement after a lost transaction commits", "CrashImages", "", map[string][]string{
+		"writer.go": {
+			`return w.fail("RELEASE", e)`, `return err`,
+			`return w.fail("ROLLBACK TO", e)`, `return err`,
+			"	case c.lost:\n", "	case false:\n",
+		},
+		"guard.go": {
+			"			g.lost = true\n", "",
+			"		return 1 // turns the commit into a rollback", "		return 0",
+		},
+	}},
+	{"duplicates looked up before inserting", "CrashImages", "", map[string][]string{
+		"delivery.go": {
+			"	n := w.count(c.id)\n	if !added {", "	n := w.count(c.id)\n	if added = added || !d.seen; !added {",
+			"	store bool    // do not apply it now", "	seen, store bool",
+		},
+		"consumer.go": {
+			"	d.cols = columns{", `	var n int
+	_ = c.ib.readers.QueryRow("SELECT count(*) FROM inbox_message WHERE message_id = ?", m.ID).Scan(&n)
+	d.seen = n > 0
+	d.cols = columns{`,
+		},
+	}},
+	{"conflict ignored", "CrashImages", "other content true: duplicate", map[string][]string{"delivery.go": {
+		"if string(hash) == string(d.hash[:]) || d.c.opts.IgnoreConflicts {", "if string(hash) != \"\" {",
+	}}},
+	{"order by key forgotten", "CrashImages", "order by key", map[string][]string{"delivery.go": {
+		"		if blocked, err = w.keyOpen(c.id, m.Key, r.seq, !c.opts.DeadPasses); err != nil {", "		if _, err = w.keyOpen(c.id, m.Key, r.seq, !c.opts.DeadPasses); err != nil {",
+	}}},
+	{"the poller ends at the first error", "IOFaults/read_EIO", "Condition never satisfied", map[string][]string{"worker.go": {
+		"			drop() // whatever is wrong with it, the next one may be well", "			return",
+	}}},
+}
+
+// TestMutants: a lab that cannot fail proves nothing. Each mutant is caught by
+// the short form of one part. (Here only the texts are looked for: make mutants
+// runs them.)
+func TestMutants(t *testing.T) {
+	if !*long {
+		for _, m := range mutants {
+			m.overlay(t)
+		}
+		return
+	}
+	r := row(t, "Mutants, each caught")
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			r.Faults++
+			cmd := exec.Command("go", "test", "-count=1", "-failfast", "-run", "^Test"+strings.Replace(m.part, "/", "$/", 1), ".")
+			cmd.Env = append(os.Environ(), "GOFLAGS=-overlay="+m.overlay(t))
+			out, err := cmd.CombinedOutput()
+			require.Error(t, err, "the mutant survived")
+			require.Contains(t, string(out), "--- FAIL: Test", "it was not the lab that failed")
+			require.Contains(t, string(out), m.want)
+			t.Log(verdict(string(out)))
+		})
+	}
+}
+
+// verdict is what a failed test said first.
+func verdict(out string) string {
+	for line := range strings.Lines(out) {
+		if _, said, ok := strings.Cut(line, "Error:"); ok {
+			return strings.TrimSpace(said)
+		}
+	}
+	return strings.TrimSpace(out[:min(len(out), 300)])
+}
+
+// overlay makes the file for go's -overlay that puts the mutant's files in
+// place of ours.
+func (m mutant) overlay(t *testing.T) string {
+	dir := t.TempDir()
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	replace := map[string]string{}
+	for name, texts := range m.edits {
+		b, err := os.ReadFile(filepath.Join(root, name))
+		require.NoError(t, err)
+		text := string(b)
+		for i := 0; i < len(texts); i += 2 {
+			require.Equal(t, 1, strings.Count(text, texts[i]), "%s: the mutant %q must be fitted to %s: %q", m.part, m.name, name, texts[i])
+			text = strings.Replace(text, texts[i], texts[i+1], 1)
+		}
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		replace[filepath.Join(root, name)] = file
+	}
+	b, err := json.Marshal(map[string]any{"Replace": replace})
+	require.NoError(t, err)
+	file := filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(file, b, 0o600), fmt.Sprint(m.name))
+	return file
+}
