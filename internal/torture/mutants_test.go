@@ -99,12 +99,12 @@ func TestMutants(t *testing.T) {
 
 // verdict is what a failed test said first.
 func verdict(out string) string {
-	for line := range strings.Lines(out) {
-		if _, said, ok := strings.Cut(line, "Error:"); ok {
-			return strings.TrimSpace(said)
-		}
+	_, said, found := strings.Cut(out, "Error:")
+	if !found {
+		said = out
 	}
-	return strings.TrimSpace(out[:min(len(out), 300)])
+	said = strings.Join(strings.Fields(said), " ")
+	return said[:min(len(said), 200)]
 }
 
 // overlay makes the file for go's -overlay that puts the mutant's files in
