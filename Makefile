@@ -10,7 +10,7 @@ PLATFORMS   = linux/amd64 linux/arm64 linux/arm windows/amd64 darwin/arm64
 VERSION     = $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race lint bench cover cross build deb deb-test man fuzz testdata
+.PHONY: help demo test race lint bench cover cross build deb deb-test man fuzz torture mutants testdata
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,9 +57,13 @@ man: ## write the man pages and docs/commands.md again, from the help of the com
 	go test ./cmd/edge-consumer -run '^TestReference_(ManPages|Markdown)$$' -update
 
 fuzz: ## run every fuzz target for a minute each (FUZZTIME=1m)
-	@for f in $$(go test -list '^Fuzz' . | grep '^Fuzz'); do \
-		go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(or $(FUZZTIME),1m) . || exit 1; \
-	done
+	go test -timeout 3h -v -run '^TestFuzzing$$' ./internal/torture -args -long -fuzztime $(or $(FUZZTIME),1m)
+
+torture: ## the long form of the torture lab: hours; it renews docs/reliability.md
+	go test -timeout 12h -v ./internal/torture -args -long -report ../../docs/reliability.md
+
+mutants: ## deliberate faults, each of which the torture lab must find
+	go test -timeout 30m -v -run '^TestMutants$$' ./internal/torture -args -long
 
 testdata: ## fetch the GitHub events of testdata/ again (needs npm)
 	testdata/github/make.sh
