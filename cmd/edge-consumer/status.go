@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -149,8 +150,13 @@ const (
 // statusBroker asks the broker that there is to ask; nil if there is none.
 func statusBroker(ctx context.Context, db *database, flags *brokerFlags, ib *inbox.Inbox) (*brokerStatus, error) {
 	cfg, err := db.configured()
-	if err != nil || cfg == nil && !flags.given() {
+	switch {
+	case err != nil && flags.given():
 		return nil, err
+	case err != nil: // a secret that only the service has, say
+		return unreachable(nil, errors.New("not asked: "+oneLine(err))), nil
+	case cfg == nil && !flags.given():
+		return nil, nil
 	}
 	list, err := durables(ctx, cfg, ib)
 	if err != nil {
