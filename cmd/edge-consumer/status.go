@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,7 +22,8 @@ With a configuration, or with --nats or --context, also how the broker stands:
 for each consumer how many messages were not delivered yet (its lag), and how
 many were and are not acknowledged. With --db alone the broker is not asked. A
 broker that cannot be reached is no failure; it is waited for no longer than a
-few seconds.
+few seconds. Nor is a configuration with secrets that are not in this shell's
+environment: the broker is not asked then.
 
 The totals count from the making of the file, over restarts. The file may be in
 use. The exit status is 0 whatever there is to see: use doctor for a verdict on
@@ -154,7 +154,7 @@ func statusBroker(ctx context.Context, db *database, flags *brokerFlags, ib *inb
 	case err != nil && flags.given():
 		return nil, err
 	case err != nil: // a secret that only the service has, say
-		return unreachable(nil, errors.New("not asked: "+oneLine(err))), nil
+		return unreachable(nil, err), nil
 	case cfg == nil && !flags.given():
 		return nil, nil
 	}

@@ -118,6 +118,7 @@ func TestLoad_Wrong(t *testing.T) {
 		{"unknown", small + "databse: {path: x}\n", `:7:1: there is no setting "databse"; did you mean "database"?`},
 		{"unknown, deep", consumer("    subjcts: [a]\n"), `:6:5: there is no setting "subjcts"; did you mean "subjects"?`},
 		{"unknown, far from all", consumer("    frobnicate: 1\n"), `:6:5: there is no setting "frobnicate"`},
+		{"text without quotes", "database: {path: x}\nconsumers: [{name: c, stream: S, sql: [INSERT INTO t VALUES (:id)]}]\n", `put it into quotes`},
 		{"unknown in a statement", "database: {path: x}\nconsumers:\n  - name: c\n    stream: S\n    sql:\n      - sq: SELECT 1\n", `:6:9: there is no setting "sq"; did you mean "sql"?`},
 		{"twice", small + "log: {level: info}\nlog: {level: debug}\n", `:8:1: `},
 		{"tag", small + "log: {level: !!binary eA==}\n", `:7:14: a tag (!!binary) has no meaning here`},

@@ -281,6 +281,8 @@ func (f *file) problem(err error) Problem {
 		message = fmt.Sprintf("there is no setting %q", t.Value)
 		if near := nearest(t.Value, keysOf(f.holds)); near != "" {
 			message += fmt.Sprintf("; did you mean %q?", near)
+		} else if strings.Contains(t.Value, " ") {
+			message += "; if this is a text with a colon in it, put it into quotes"
 		}
 	}
 	var kind *yaml.TypeError
