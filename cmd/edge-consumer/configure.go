@@ -33,6 +33,9 @@ func configFlag(cmd *cobra.Command) *configuration {
 func (c *configuration) settingFlags(cmd *cobra.Command) {
 	add := func(flag, setting, usage string) {
 		cmd.Flags().Func(flag, usage+" (instead of "+setting+")", func(value string) error {
+			if value == "" {
+				return errors.New("it is empty: leave it out, or say which")
+			}
 			if setting == "database.path" { // what is typed is relative to where one is
 				abs, err := filepath.Abs(value)
 				if err != nil {

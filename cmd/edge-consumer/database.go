@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -42,7 +43,7 @@ func (db *database) open(ctx context.Context) (*inbox.Inbox, error) {
 // openGuest opens the file beside the program that owns it.
 func openGuest(ctx context.Context, file string) (*inbox.Inbox, error) {
 	ib, err := inbox.Open(ctx, file, &inbox.Options{Guest: true})
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, e := os.Stat(filepath.Dir(file)); e == nil && errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("there is no database %s yet: edge-consumer run makes it when it starts; is this the right path?", file)
 	}
 	return ib, err

@@ -343,16 +343,19 @@ func hideSecret(line string) string {
 // above it that is in the file.
 // What a variable or a flag has set is blamed on that.
 func (f *file) in(path, format string, args ...any) Problem {
-	setting, note := strings.TrimPrefix(path, "$."), ""
+	setting, note, message := strings.TrimPrefix(path, "$."), "", fmt.Sprintf(format, args...)
 	for _, name := range slices.Sorted(maps.Keys(f.overlaid)) {
+		if strings.HasPrefix(message, name+": ") {
+			return Problem{File: f.overlaid[name], Message: message}
+		}
 		if setting == name || strings.HasPrefix(setting, name+"[") {
-			return Problem{File: f.overlaid[name], Message: name + ": " + fmt.Sprintf(format, args...)}
+			return Problem{File: f.overlaid[name], Message: name + ": " + message}
 		}
 		if strings.HasPrefix(name, setting+".") {
 			note += fmt.Sprintf("; %s is set by %s", name, f.overlaid[name])
 		}
 	}
-	format, args = "%s%s", []any{fmt.Sprintf(format, args...), note}
+	format, args = "%s%s", []any{message, note}
 	for at := path; at != "$" && at != "" && f.tree != nil && len(f.tree.Docs) == 1; at = at[:strings.LastIndexAny(at, ".[")] {
 		p, err := yaml.PathString(at)
 		if err != nil {
