@@ -69,7 +69,7 @@ func (s *subscription) agree(ctx context.Context) error {
 		stream, err = s.js.CreateStream(ctx, cfg)
 	}
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("inbox: stream %s is not there: create it, or set CreateStream: %w", s.stream, err)
+		return fmt.Errorf("inbox: stream %s is not there: create it, or set create_stream (SubscribeOptions.CreateStream in Go): %w", s.stream, err)
 	}
 	if err != nil {
 		return fmt.Errorf("inbox: stream %s: %w", s.stream, err)
@@ -144,7 +144,7 @@ func (s *subscription) agree(ctx context.Context) error {
 
 // unfit is for a durable consumer that cannot be used nor be brought into line.
 func (s *subscription) unfit(why string) error {
-	return &fatalError{fmt.Errorf("inbox: durable consumer %s of %s must be a pull consumer with explicit acknowledgement, %s: delete it, or use another Durable",
+	return &fatalError{fmt.Errorf("inbox: durable consumer %s of %s must be a pull consumer with explicit acknowledgement, %s: delete it (nats consumer rm), or set another durable (SubscribeOptions.Durable in Go)",
 		s.opts.Durable, s.stream, why)}
 }
 

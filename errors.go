@@ -91,7 +91,7 @@ var (
 	// ErrDenied is returned for a statement that a handler may not run:
 	// transaction control, ATTACH, DETACH, VACUUM, PRAGMA, or a write to the
 	// inbox's own tables.
-	ErrDenied = errors.New("inbox: statement not allowed in a handler")
+	ErrDenied = errors.New("inbox: statement not allowed")
 
 	// ErrRowsLeaked is charged to a handler that returned with open Rows.
 	ErrRowsLeaked = errors.New("inbox: the handler left Rows open")

@@ -225,7 +225,7 @@ func (g *guard) after(err error) error {
 		what := g.denied
 		g.denied = ""
 		if err != nil {
-			return fmt.Errorf("%w: %s: the inbox begins and ends the transaction, and its own tables are not the handler's: %w", ErrDenied, what, err)
+			return &deniedError{what, err}
 		}
 	}
 	if g.lost && g.cause == nil {
@@ -239,6 +239,18 @@ func (g *guard) after(err error) error {
 	}
 	return err
 }
+
+// A deniedError says what was denied, in the place of SQLite's "not authorized".
+type deniedError struct {
+	what string
+	err  error
+}
+
+func (e *deniedError) Error() string {
+	return fmt.Sprintf("%v: %s: the inbox begins and ends the transaction, sets the PRAGMAs, and alone changes its own tables", ErrDenied, e.what)
+}
+
+func (e *deniedError) Unwrap() []error { return []error{ErrDenied, e.err} }
 
 // Prepare, Close and Begin make guard a driver.Conn; database/sql calls the
 // methods below instead.

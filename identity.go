@@ -74,7 +74,7 @@ var errInvalid = errors.New("invalid")
 func (r *Identity) compile() (err error) {
 	if r.JSONPath != "" {
 		if r.path, err = parseJSONPath(r.JSONPath); err != nil {
-			return fmt.Errorf("inbox: Identity.JSONPath: %w", err)
+			return fmt.Errorf("inbox: identity.json (Identity.JSONPath in Go): %w", err)
 		}
 	}
 	return nil

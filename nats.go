@@ -88,7 +88,7 @@ func (o *SubscribeOptions) setDefaults(c *Consumer) error {
 		o.PrefetchBytes = 32 << 20
 	}
 	if o.AckWait < 100*time.Millisecond || o.Prefetch < 1 || o.PrefetchBytes < 1 {
-		return fmt.Errorf("inbox: SubscribeOptions: AckWait is %v (at least 100ms), Prefetch %d and PrefetchBytes %d (at least 1)", o.AckWait, o.Prefetch, o.PrefetchBytes)
+		return fmt.Errorf("inbox: ack_wait (SubscribeOptions.AckWait in Go) is %v (at least 100ms), prefetch %d and prefetch_bytes %d (at least 1)", o.AckWait, o.Prefetch, o.PrefetchBytes)
 	}
 	return o.Identity.compile()
 }
@@ -216,8 +216,8 @@ func (c *Consumer) Subscribe(ctx context.Context, js jetstream.JetStream, stream
 		s.prefix = "$JS.API."
 	}
 	for key, why := range map[any]string{
-		consumerOfStream{c, stream}:                   "give that subscription all the Subjects, or use another consumer",
-		durableOfStream{c.ib, stream, s.opts.Durable}: "durable " + s.opts.Durable + " is taken: set another Durable",
+		consumerOfStream{c, stream}:                   "give that subscription all the subjects, or use another consumer",
+		durableOfStream{c.ib, stream, s.opts.Durable}: "durable " + s.opts.Durable + " is taken: set another durable (SubscribeOptions.Durable in Go)",
 	} {
 		if _, taken := subscribed.LoadOrStore(key, true); taken {
 			return fmt.Errorf("inbox: consumer %q: stream %s is subscribed to already: %s", c.name, stream, why)

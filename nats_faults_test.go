@@ -274,7 +274,7 @@ func TestSubscribe_StreamNotThereYet(t *testing.T) {
 	c := l.consumer("c", nil, nil)
 	l.subscribe(c, nil)
 	l.eventually(func() bool { return l.alerts.count(AlertBroker) == 1 }, "alerted")
-	assert.ErrorContains(t, l.alerts.all[0].Err, "create it, or set CreateStream")
+	assert.ErrorContains(t, l.alerts.all[0].Err, "create it, or set create_stream (SubscribeOptions.CreateStream in Go)")
 	l.addStream(evStream, "ev")
 	l.publishN(1, 1)
 	l.applied(1)

@@ -63,7 +63,7 @@ func (e *lostError) Error() string {
 func (e *lostError) Unwrap() error { return e.cause }
 
 // errTimeLimit is the cause when the watchdog interrupted a statement.
-var errTimeLimit = errors.New("inbox: a statement ran longer than Options.StatementTimeout")
+var errTimeLimit = errors.New("inbox: a statement ran longer than statement_timeout (Options.StatementTimeout in Go)")
 
 type writer struct {
 	// Immutable.

@@ -5,7 +5,6 @@ import (
 	"os"
 	"time"
 
-	"edge.example/inbox"
 	"edge.example/inbox/cmd/edge-consumer/internal/natsconn"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -83,7 +82,7 @@ const auditConnect = 10 * time.Second
 // audit reads the accounts in db and, if d is not nil, compares them with the
 // broker's.
 func audit(ctx context.Context, db string, d *natsconn.Dialer) (*auditReport, error) {
-	ib, err := inbox.Open(ctx, db, &inbox.Options{Guest: true})
+	ib, err := openGuest(ctx, db)
 	if err != nil {
 		return nil, err
 	}

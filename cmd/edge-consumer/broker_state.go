@@ -145,6 +145,9 @@ func (l *link) explain(err error, subject string) error {
 
 // text is one line on the connection.
 func (s *brokerStatus) text() string {
+	if s.Error != nil && len(s.Servers) == 0 {
+		return "not asked: " + *s.Error
+	}
 	if s.Error != nil {
 		return "not reachable: " + *s.Error
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -13,6 +14,10 @@ import (
 const checkHelp = `Check a configuration without the network and without its database: the
 settings, the files it names (migrations, JSON Schemas, credentials), and every
 SQL statement, which is prepared against a new database made by the migrations.
+
+Statements are prepared only, not run: that finds unknown tables, columns and
+parameters, but not what goes wrong with a message. The command test runs them.
+What works but may be a trap is printed as a warning.
 
 The exit status is 0 if run would start with it, 2 if it is wrong.`
 
@@ -32,6 +37,9 @@ func newCheck() *cobra.Command {
 			}
 			if err := inScratch(ctx, cfg, nothing); err != nil {
 				return err
+			}
+			for _, w := range cfg.Warnings() {
+				fmt.Fprintln(s.err, "warning:", visible(w.Error()))
 			}
 			p := printer{w: s.out}
 			p.printf("%s is right: %s\n", cfg.Name(), plural(int64(len(cfg.Consumers)), "consumer", "consumers"))

@@ -16,7 +16,7 @@ import (
 // it is, and what flags say in its stead.
 type configuration struct {
 	file  string
-	flags map[string]string // settings by name
+	flags map[string]config.Flag // by the setting that it is instead of
 }
 
 // defaultConfig is the file that is read when none is named.
@@ -24,7 +24,7 @@ const defaultConfig = "edge.yaml"
 
 // configFlag adds the flag that names the file.
 func configFlag(cmd *cobra.Command) *configuration {
-	c := &configuration{flags: map[string]string{}}
+	c := &configuration{flags: map[string]config.Flag{}}
 	cmd.Flags().StringVarP(&c.file, "config", "c", defaultConfig, "the configuration file")
 	return c
 }
@@ -33,6 +33,9 @@ func configFlag(cmd *cobra.Command) *configuration {
 func (c *configuration) settingFlags(cmd *cobra.Command) {
 	add := func(flag, setting, usage string) {
 		cmd.Flags().Func(flag, usage+" (instead of "+setting+")", func(value string) error {
+			if value == "" {
+				return errors.New("it is empty: leave it out, or say which")
+			}
 			if setting == "database.path" { // what is typed is relative to where one is
 				abs, err := filepath.Abs(value)
 				if err != nil {
@@ -40,7 +43,7 @@ func (c *configuration) settingFlags(cmd *cobra.Command) {
 				}
 				value = abs
 			}
-			c.flags[setting] = value
+			c.flags[setting] = config.Flag{Name: flag, Value: value}
 			return nil
 		})
 	}
@@ -54,18 +57,16 @@ func (c *configuration) settingFlags(cmd *cobra.Command) {
 
 // load reads the file. What is wrong with it is an error of usage.
 func (c *configuration) load() (*config.Config, error) {
-	flags := map[string]string{}
-	for setting, value := range c.flags {
-		flags[setting] = value
+	cfg, err := config.Load(c.file, os.LookupEnv, c.flags)
+	return cfg, loadError(err)
+}
+
+// loadError is configError, with a hint where there is no file.
+func loadError(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return exitf(exitUsage, "%w: name the configuration with -c FILE, or make one with edge-consumer init", err)
 	}
-	cfg, err := config.Load(c.file, os.LookupEnv, flags)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return nil, exitf(exitUsage, "%w: name the configuration with -c FILE, or make one with edge-consumer init", err)
-	case err != nil:
-		return nil, configError(err)
-	}
-	return cfg, nil
+	return configError(err)
 }
 
 // configError gives problems of a configuration the exit code of a usage error.
@@ -85,7 +86,7 @@ func problemText(err error) string {
 	var one config.Problem
 	switch {
 	case errors.As(err, &several) && len(several) > 0:
-		return several[0].File + " is wrong:\n" + several.Text()
+		return several.Subject() + " is wrong:\n" + several.Text()
 	case errors.As(err, &one):
 		return one.File + " is wrong:\n" + one.Text()
 	}

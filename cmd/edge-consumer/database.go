@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,7 +21,6 @@ type database struct {
 	cmd    *cobra.Command
 	file   string
 	config *configuration
-	loaded *config.Config
 }
 
 // databaseFlag adds to cmd the flags that name the file: itself, or the
@@ -35,32 +37,54 @@ func (db *database) open(ctx context.Context) (*inbox.Inbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inbox.Open(ctx, file, &inbox.Options{Guest: true})
+	return openGuest(ctx, file)
 }
 
-// path is the file that --db names, or else the configuration.
-func (db *database) path() (string, error) {
-	if db.file != "" {
-		return db.file, nil
+// openGuest opens the file beside the program that owns it.
+func openGuest(ctx context.Context, file string) (*inbox.Inbox, error) {
+	ib, err := inbox.Open(ctx, file, &inbox.Options{Guest: true})
+	if _, e := os.Stat(filepath.Dir(file)); e == nil && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no database %s yet: edge-consumer run makes it when it starts; is this the right path?", file)
 	}
-	cfg, err := db.configured()
+	return ib, err
+}
+
+// path is the file that --db names, or else the configuration. No more of that
+// has to be right: its secrets may be those of the service alone.
+func (db *database) path() (string, error) {
 	switch {
-	case err != nil:
-		return "", err
-	case cfg == nil:
+	case db.file != "":
+		return db.file, nil
+	case !db.hasConfig():
 		return "", exitf(exitUsage, "%s needs the database: --db FILE, or -c FILE for the one of a configuration", db.cmd.Name())
 	}
-	return cfg.Database.Path, nil
+	path, err := config.DatabasePath(db.config.file, os.LookupEnv)
+	return path, loadError(err)
 }
 
-// configured is the configuration; nil if there is none, or if --db alone
-// names the file.
-func (db *database) configured() (_ *config.Config, err error) {
-	if db.loaded != nil || !db.cmd.Flags().Changed("config") && (db.file != "" || !exists(defaultConfig)) {
-		return db.loaded, nil
+// hasConfig is false if there is no configuration, or if --db alone names the
+// file.
+func (db *database) hasConfig() bool {
+	return db.cmd.Flags().Changed("config") || db.file == "" && exists(defaultConfig)
+}
+
+// configured is the configuration, for those who connect as it says; nil if
+// there is none.
+func (db *database) configured() (*config.Config, error) {
+	if !db.hasConfig() {
+		return nil, nil
 	}
-	db.loaded, err = db.config.load()
-	return db.loaded, err
+	return db.config.load()
+}
+
+// handlers is the configuration for those who do not connect; nil if there is
+// none.
+func (db *database) handlers() (*config.Config, error) {
+	if !db.hasConfig() {
+		return nil, nil
+	}
+	cfg, err := config.LoadWithoutSecrets(db.config.file, os.LookupEnv)
+	return cfg, loadError(err)
 }
 
 func exists(path string) bool {

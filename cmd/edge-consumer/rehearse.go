@@ -29,7 +29,7 @@ type rowChange struct {
 // messages, and undoes what they did. Without a configuration nobody knows the
 // handlers.
 func (c *change) rehearse(ctx context.Context, ib *inbox.Inbox, r *changeReport) error {
-	cfg, err := c.db.configured()
+	cfg, err := c.db.handlers()
 	if err != nil || cfg == nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 
+	"edge.example/inbox"
 	"github.com/spf13/cobra"
 )
 
@@ -155,6 +156,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		text = strings.Join(lines, "\n")
 	}
+	if what := remedy(err); what != "" {
+		text += "; " + what
+	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		text = "interrupted"
 	}
@@ -164,6 +168,21 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return coded.code
 	}
 	return exitUsage
+}
+
+// remedy is what an operator can do about an error of the database's file.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, inbox.ErrCorrupt):
+		return "put it away and restore a backup: what came since is fetched from the stream again"
+	case errors.Is(err, inbox.ErrLocked):
+		return "a database has one edge-consumer run: stop the other first"
+	case errors.Is(err, inbox.ErrNewerSchema):
+		return "use the newer program, or restore a backup from before the upgrade"
+	case errors.Is(err, inbox.ErrReadOnly):
+		return "run this as the user of the service, who owns the file"
+	}
+	return ""
 }
 
 // writeJSON writes v as one JSON document.

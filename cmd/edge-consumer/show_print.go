@@ -55,6 +55,9 @@ func (l *messageLife) print(p *printer, payload bool) {
 	for _, a := range l.FailedAttempts {
 		p.printf("  attempt %d at %s: %s\n", a.Attempt, a.At, visible(a.Error))
 	}
+	if n := len(l.FailedAttempts); l.LastError != nil && (n == 0 || l.FailedAttempts[n-1].Error != *l.LastError) {
+		line("last error", *l.LastError) // a message may be dead without an attempt
+	}
 	if payload && l.PayloadBytes != nil {
 		p.printf("\n%s", indented(l.payload))
 	}

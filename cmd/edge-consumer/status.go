@@ -22,7 +22,8 @@ With a configuration, or with --nats or --context, also how the broker stands:
 for each consumer how many messages were not delivered yet (its lag), and how
 many were and are not acknowledged. With --db alone the broker is not asked. A
 broker that cannot be reached is no failure; it is waited for no longer than a
-few seconds.
+few seconds. Nor is a configuration with secrets that are not in this shell's
+environment: the broker is not asked then.
 
 The totals count from the making of the file, over restarts. The file may be in
 use. The exit status is 0 whatever there is to see: use doctor for a verdict on
@@ -149,8 +150,13 @@ const (
 // statusBroker asks the broker that there is to ask; nil if there is none.
 func statusBroker(ctx context.Context, db *database, flags *brokerFlags, ib *inbox.Inbox) (*brokerStatus, error) {
 	cfg, err := db.configured()
-	if err != nil || cfg == nil && !flags.given() {
+	switch {
+	case err != nil && flags.given():
 		return nil, err
+	case err != nil: // a secret that only the service has, say
+		return unreachable(nil, err), nil
+	case cfg == nil && !flags.given():
+		return nil, nil
 	}
 	list, err := durables(ctx, cfg, ib)
 	if err != nil {

@@ -45,13 +45,15 @@ func newTop() *cobra.Command {
 			}
 			defer ib.Close()
 			t := &top{ib: ib, screen: screen}
-			if t.cfg, err = db.configured(); err != nil {
-				return err
+			t.cfg, err = db.configured()
+			if err == nil && (t.cfg != nil || broker.given()) {
+				t.dialer, err = broker.dialer(t.cfg, os.LookupEnv)
 			}
-			if t.cfg != nil || broker.given() {
-				if t.dialer, err = broker.dialer(t.cfg, os.LookupEnv); err != nil {
-					return err
-				}
+			switch {
+			case err != nil && broker.given():
+				return err
+			case err != nil: // a secret that only the service has, say
+				t.broker.Store(unreachable(nil, err))
 			}
 			return t.run(ctx, s.in)
 		}),

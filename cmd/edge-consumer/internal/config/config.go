@@ -10,12 +10,14 @@ import (
 )
 
 // Config is the whole file. Relative paths in it are relative to its folder.
+// What is tagged reload:"live" changes while the gateway runs; the rest, but
+// for consumers and their handlers, at its next start.
 type Config struct {
 	Database Database        `yaml:"database"`
 	NATS     natsconn.Config `yaml:"nats"`
 	// Migrations is a folder of numbered .sql files that make the business
 	// tables.
-	Migrations string `yaml:"migrations"`
+	Migrations string `yaml:"migrations" reload:"live"`
 	// Handlers are SQL handlers that consumers name.
 	Handlers  map[string]Handler `yaml:"handlers"`
 	Consumers []Consumer         `yaml:"consumers"`
@@ -37,10 +39,10 @@ type Database struct {
 	StatementTimeout Duration `yaml:"statement_timeout"`
 	// MinFree stops consuming while the disk has less space than this; what
 	// waits stays on the broker. Default 64 MiB, 0 for no limit.
-	MinFree *Size `yaml:"min_free"`
+	MinFree *Size `yaml:"min_free" reload:"live"`
 	// MaxSize stops consuming while the file and its log are larger. Default:
 	// no limit.
-	MaxSize Size `yaml:"max_size"`
+	MaxSize Size `yaml:"max_size" reload:"live"`
 }
 
 // Consumer is one consumer of one stream.
@@ -137,8 +139,8 @@ type Statement struct {
 
 // Log is the log on stderr.
 type Log struct {
-	Level  string `yaml:"level"`  // debug, info (default), warn or error
-	Format string `yaml:"format"` // text or json; default: text on a terminal
+	Level  string `yaml:"level" reload:"live"` // debug, info (default), warn or error
+	Format string `yaml:"format"`              // text or json; default: text on a terminal
 }
 
 // Defaults of what the library has no default for.

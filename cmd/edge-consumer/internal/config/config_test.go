@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ consumers:
     sql: [INSERT INTO t VALUES (:id)]
 `
 
-func read(t *testing.T, text string, env map[string]string, flags map[string]string) (*Config, error) {
+func read(t *testing.T, text string, env map[string]string, flags map[string]Flag) (*Config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "edge.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
@@ -117,6 +118,7 @@ func TestLoad_Wrong(t *testing.T) {
 		{"unknown", small + "databse: {path: x}\n", `:7:1: there is no setting "databse"; did you mean "database"?`},
 		{"unknown, deep", consumer("    subjcts: [a]\n"), `:6:5: there is no setting "subjcts"; did you mean "subjects"?`},
 		{"unknown, far from all", consumer("    frobnicate: 1\n"), `:6:5: there is no setting "frobnicate"`},
+		{"text without quotes", "database: {path: x}\nconsumers: [{name: c, stream: S, sql: [INSERT INTO t VALUES (:id)]}]\n", `put it into quotes`},
 		{"unknown in a statement", "database: {path: x}\nconsumers:\n  - name: c\n    stream: S\n    sql:\n      - sq: SELECT 1\n", `:6:9: there is no setting "sq"; did you mean "sql"?`},
 		{"twice", small + "log: {level: info}\nlog: {level: debug}\n", `:8:1: `},
 		{"tag", small + "log: {level: !!binary eA==}\n", `:7:14: a tag (!!binary) has no meaning here`},
@@ -226,15 +228,180 @@ log: {level: debug}
 	assert.Equal(t, time.Minute, time.Duration(c.ShutdownTimeout))
 
 	// Flags go before the environment, and that before the file.
-	c, err = read(t, small+"log: {level: debug}\n", env, map[string]string{"log.level": "error", "nats.url": "nats://a, nats://b"})
+	c, err = read(t, small+"log: {level: debug}\n", env, map[string]Flag{"log.level": {"log-level", "error"}, "nats.url": {"nats", "nats://a, nats://b"}})
 	require.NoError(t, err)
 	assert.Equal(t, "error", c.Log.Level)
 	assert.Equal(t, []string{"nats://a", "nats://b"}, []string(c.NATS.URL))
 
-	_, err = read(t, small, map[string]string{"EDGE_DATABASE_MIN_FREE": "lots"}, nil)
-	assert.ErrorContains(t, err, `environment: EDGE_DATABASE_MIN_FREE: "lots" is not a size`)
-	_, err = read(t, small, nil, map[string]string{"log.level": "x"})
-	assert.ErrorContains(t, err, `"x" is none of`)
+}
+
+// TestLoad_Blame: what a variable or a flag says wrong is not the file's fault.
+func TestLoad_Blame(t *testing.T) {
+	t.Parallel()
+	file := small + "log: {level: info}\nhttp: {listen: 'off'}\nnats: {url: nats://a}\nmigrations: m\nshutdown_timeout: 1s\n"
+	for setting, value := range map[string]string{
+		"database.path": "", "database.min_free": "lots", "database.cache_size": "-1", "log.level": "loud", "log.format": "xml",
+		"shutdown_timeout": "soon", "nats.tls.first": "maybe",
+	} {
+		for _, from := range []string{"the environment variable " + EnvName(setting), "the flag --x"} {
+			env, flags := map[string]string{EnvName(setting): value}, map[string]Flag{}
+			if from == "the flag --x" {
+				env, flags = nil, map[string]Flag{setting: {"x", value}}
+			}
+			_, err := read(t, file, env, flags)
+			var problems Problems
+			if assert.ErrorAs(t, err, &problems, setting) {
+				assert.Len(t, problems, 1, setting)
+				assert.Equal(t, from, problems.Subject(), setting)
+				assert.Regexp(t, "^"+from+": "+setting+": ", err.Error())
+			}
+		}
+	}
+	// A mistake of a section that they have a part in: they are named.
+	_, err := read(t, file, map[string]string{"EDGE_HTTP_LISTEN": "0.0.0.0:1"}, nil)
+	assert.ErrorContains(t, err, "; http.listen is set by the environment variable EDGE_HTTP_LISTEN")
+	c, err := read(t, file, nil, map[string]Flag{"migrations": {"x", "missing"}, "nats.url": {"nats", "::"}})
+	require.NoError(t, err)
+	assert.Equal(t, "the flag --x", c.At("$.migrations", os.ErrNotExist).Place(), "found later")
+	assert.Contains(t, c.At("$.nats", os.ErrInvalid).Error(), "; nats.url is set by the flag --nats")
+	// Whoever goes last is to blame.
+	_, err = read(t, file, map[string]string{"EDGE_LOG_LEVEL": "loud"}, map[string]Flag{"log.level": {"log-level", "debug"}})
+	assert.NoError(t, err)
+}
+
+func TestDatabasePath(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "edge.yaml")
+	env := map[string]string{"DIR": "data"}
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	of := func(text string) (string, error) {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return DatabasePath(path, lookup)
+	}
+	for _, text := range []string{
+		small,
+		small + "nats: {password: '${PASSWORD:?ask Ada}', token: '${TOKEN}', creds: missing}\n",
+		small + "nonsense: [1]\nlog: 7\nhttp: {listen: 0.0.0.0:1}\n",
+		"database: {path: '${NAME:-edge.db}'}",
+	} {
+		got, err := of(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, filepath.Join(filepath.Dir(path), "edge.db"), got)
+	}
+	got, err := of("database:\n  path: ${DIR}/edge.db\n")
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(filepath.Dir(path), "data/edge.db"), got)
+	for text, want := range map[string]string{
+		"":                              "the path of the SQLite file is missing",
+		"database: {path: [1]}":         ":1:18: a text is wanted here",
+		"database: {path: '${A:?why}'}": ":1:18: the environment variable A is not set: why",
+		"a: [":                          ":1:4: ",
+		"[1]":                           "the path of the SQLite file is missing",
+	} {
+		_, err := of(text)
+		assert.ErrorContains(t, err, want, text)
+	}
+	env["EDGE_DATABASE_PATH"] = "/abs/x.db"
+	got, err = of("")
+	require.NoError(t, err)
+	assert.Equal(t, "/abs/x.db", got)
+}
+
+func TestLoadWithoutSecrets(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "edge.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(small+"nats: {password: '${PASSWORD:?ask Ada}', user: a}\nhttp: {listen: 0.0.0.0:1, token: '${TOKEN}'}\n"), 0o600))
+	none := func(string) (string, bool) { return "", false }
+	c, err := LoadWithoutSecrets(path, none)
+	require.NoError(t, err)
+	assert.Equal(t, "c", c.Consumers[0].Name)
+	_, err = Load(path, none, nil)
+	assert.ErrorContains(t, err, "PASSWORD is not set: ask Ada")
+}
+
+// TestLoad_Paths: paths are those of the file's folder, once ~ and variables
+// are expanded.
+func TestLoad_Paths(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{"HOME": "/home/ada", "CREDS": "/run/creds", "REL": "sub"}
+	for _, key := range []string{"creds", "nkey", "tls.ca", "tls.cert", "tls.key"} {
+		for in, want := range map[string]string{
+			"x.pem": "DIR/x.pem", "/abs/x.pem": "/abs/x.pem", "~/x.pem": "/home/ada/x.pem",
+			"$CREDS/x.pem": "/run/creds/x.pem", "$REL/x.pem": "DIR/sub/x.pem", "$NONE": "$NONE", "~x.pem": "DIR/~x.pem",
+		} {
+			env["EDGE_NATS_"+strings.ToUpper(strings.ReplaceAll(key, ".", "_"))] = in
+			c, err := read(t, small, env, nil)
+			require.NoError(t, err)
+			got := c.settings()["nats."+key].value.String()
+			assert.Equal(t, strings.Replace(want, "DIR", c.file.dir, 1), got, "%s: %s", key, in)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	const placed = "{when: \":subject = 'a'\", sql: INSERT INTO t VALUES (:id)}"
+	config := func(more, statements string) string {
+		return "database: {path: x}\nconsumers:\n  - name: c\n    stream: S\n" + more + "    sql: [" + statements + "]\n"
+	}
+	for _, tc := range []struct {
+		text string
+		want int
+	}{
+		{config("    key: {json: $.a}\n", placed+", {sql: UPDATE t SET a = 1, expect_rows: 1}"), 1},
+		{config("    key: {header: A}\n", placed+", {sql: delete from T, expect_rows: 2}"), 1},
+		{config("    key: {header: A}\n", "{sql: UPDATE OR IGNORE \"t\" SET a = 1, expect_rows: 1}, {sql: replace into \"t\" VALUES (1), when: ':id'}"), 1},
+		{config("", placed+", {sql: UPDATE t SET a = 1, expect_rows: 1}"), 0},
+		{config("    key: {json: $.a}\n", placed+", {sql: UPDATE t SET a = 1}"), 0},
+		{config("    key: {json: $.a}\n", placed+", {sql: UPDATE t SET a = 1, expect_rows: 0}"), 0},
+		{config("    key: {json: $.a}\n", placed+", {sql: UPDATE u SET a = 1, expect_rows: 1}"), 0},
+		{config("    key: {json: $.a}\n", "INSERT INTO t VALUES (1), {sql: UPDATE t SET a = 1, expect_rows: 1}"), 0}, // the row is its own
+		{config("    key: {json: $.a}\n    dead_passes: true\n    permanent_if: [rows]\n", placed+", {sql: UPDATE t SET a = 1, expect_rows: 1}"), 0},
+	} {
+		c, err := read(t, tc.text, nil, nil)
+		require.NoError(t, err, tc.text)
+		assert.Len(t, c.Warnings(), tc.want, tc.text)
+	}
+}
+
+// TestSettings_Fixed: every setting is live, or its change is announced.
+func TestSettings_Fixed(t *testing.T) {
+	t.Parallel()
+	names := (&Config{}).settings()
+	assert.Contains(t, names, "log.format")
+	for name, s := range names {
+		was, next := &Config{}, &Config{}
+		v := next.settings()[name].value
+		if v.Kind() == reflect.Pointer {
+			v.Set(reflect.New(v.Type().Elem()))
+			v = v.Elem()
+		}
+		change(t, name, v)
+		want := []string{name}
+		if s.live {
+			want = nil
+		}
+		assert.Equal(t, want, was.Fixed(next), name)
+	}
+}
+
+// change gives a value another one than it has.
+func change(t *testing.T, name string, v reflect.Value) {
+	t.Helper()
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(v.String() + "x")
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	case reflect.Int, reflect.Int64:
+		v.SetInt(v.Int() + 1)
+	case reflect.Float64:
+		v.SetFloat(v.Float() + 1)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), v.Len()+1, v.Len()+1))
+	default:
+		t.Fatalf("%s is a %v: nothing is known of such settings", name, v.Kind())
+	}
 }
 
 func TestLoad_NoFile(t *testing.T) {

@@ -43,6 +43,9 @@ func (f *file) expand(body ast.Node, lookup func(string) (string, bool)) (proble
 				continue
 			}
 			text, err := expandText(s.Value, lookup)
+			if err != nil && f.lenient {
+				text, err = "unset", nil
+			}
 			if err != nil {
 				problems = append(problems, f.at(s.GetToken(), "%v", err))
 				continue
@@ -116,19 +119,20 @@ func expandText(s string, lookup func(string) (string, bool)) (string, error) {
 const EnvPrefix = "EDGE_"
 
 // overlay applies them, and then the flags, by the settings' names.
-func (c *Config) overlay(lookup func(string) (string, bool), flags map[string]string) (problems Problems) {
+func (c *Config) overlay(lookup func(string) (string, bool), flags map[string]Flag) (problems Problems) {
 	settings := c.settings()
-	set := func(from, name string, field reflect.Value, text string) {
-		if err := assign(field, text); err != nil {
-			problems = append(problems, Problem{File: from, Message: fmt.Sprintf("%s: %v", name, err)})
+	c.file.overlaid = map[string]string{}
+	set := func(from, name, text string) {
+		c.file.overlaid[name] = from
+		if err := assign(settings[name].value, text); err != nil {
+			problems = append(problems, c.file.in("$."+name, "%v", err))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		if text, ok := lookup(EnvName(name)); ok {
-			set("environment", EnvName(name), settings[name], text)
-		}
-		if text, ok := flags[name]; ok {
-			set("flag", name, settings[name], text)
+		if flag, ok := flags[name]; ok {
+			set("the flag --"+flag.Name, name, flag.Value)
+		} else if text, ok := lookup(EnvName(name)); ok {
+			set("the environment variable "+EnvName(name), name, text)
 		}
 	}
 	return problems
@@ -139,10 +143,16 @@ func EnvName(setting string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(setting, ".", "_"))
 }
 
+// A setting is a field of the configuration.
+type setting struct {
+	value reflect.Value
+	live  bool // a reload changes it
+}
+
 // settings are the single settings by their names, like log.level: all but
 // consumers and handlers.
-func (c *Config) settings() map[string]reflect.Value {
-	all := map[string]reflect.Value{}
+func (c *Config) settings() map[string]setting {
+	all := map[string]setting{}
 	var walk func(prefix string, v reflect.Value)
 	walk = func(prefix string, v reflect.Value) {
 		for f, field := range v.Fields() {
@@ -152,12 +162,25 @@ func (c *Config) settings() map[string]reflect.Value {
 			case field.Kind() == reflect.Struct:
 				walk(prefix+key+".", field)
 			default:
-				all[prefix+key] = field
+				all[prefix+key] = setting{field, f.Tag.Get("reload") == "live"}
 			}
 		}
 	}
 	walk("", reflect.ValueOf(c).Elem())
 	return all
+}
+
+// Fixed are the single settings that next has otherwise and that do not change
+// while the gateway runs.
+func (c *Config) Fixed(next *Config) (names []string) {
+	settings, others := c.settings(), next.settings()
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		s := settings[name]
+		if !s.live && !reflect.DeepEqual(s.value.Interface(), others[name].value.Interface()) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // assign sets a field to what text says: a text as it is, a list with commas,

@@ -3,13 +3,14 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
+	"edge.example/inbox/cmd/edge-consumer/internal/natsconn"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -23,6 +24,9 @@ type file struct {
 	source []byte
 	tree   *ast.File
 	holds  reflect.Type // what it is read into
+
+	overlaid map[string]string // by setting: the variable or flag that set it
+	lenient  bool              // a variable that is not set is no error
 }
 
 // maxFile bounds the file, in bytes.
@@ -33,7 +37,67 @@ const maxFile = 4 << 20
 // on. Flags are settings by their names; they go before the environment, and
 // that before the file. Its error is a Problems, or says that the file cannot
 // be read.
-func Load(path string, lookup func(string) (string, bool), flags map[string]string) (*Config, error) {
+func Load(path string, lookup func(string) (string, bool), flags map[string]Flag) (*Config, error) {
+	f, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	return parse(f, lookup, flags)
+}
+
+// A Flag of the command line is given instead of a setting.
+type Flag struct{ Name, Value string }
+
+// LoadWithoutSecrets is Load for one who does not connect: the file may name
+// variables that this environment has not set.
+func LoadWithoutSecrets(path string, lookup func(string) (string, bool)) (*Config, error) {
+	f, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	f.lenient = true
+	return parse(f, lookup, nil)
+}
+
+// DatabasePath is the setting database.path alone, however wrong or unknown
+// the others are.
+func DatabasePath(path string, lookup func(string) (string, bool)) (string, error) {
+	f, err := open(path)
+	if err != nil {
+		return "", err
+	}
+	c := &Config{file: f}
+	if err := f.read(); err != nil {
+		return "", Problems{f.problem(err)}
+	}
+	if len(f.tree.Docs) > 0 && f.tree.Docs[0].Body != nil {
+		at, err := yaml.PathString("$.database.path")
+		if err != nil {
+			return "", err
+		}
+		if n, err := at.FilterNode(f.tree.Docs[0].Body); err == nil && n != nil {
+			text, ok := scalar(n)
+			if !ok {
+				return "", Problems{f.at(n.GetToken(), "a text is wanted here")}
+			}
+			if c.Database.Path, err = expandText(text, lookup); err != nil {
+				return "", Problems{f.at(n.GetToken(), "%v", err)}
+			}
+		}
+	}
+	if text, ok := lookup(EnvName("database.path")); ok {
+		c.Database.Path = text
+	}
+	v := &validator{f: f}
+	if v.database(&c.Database); len(v.problems) > 0 {
+		return "", v.problems
+	}
+	c.resolvePaths(lookup)
+	return c.Database.Path, nil
+}
+
+// open reads the file at path.
+func open(path string) (*file, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -51,11 +115,11 @@ func Load(path string, lookup func(string) (string, bool), flags map[string]stri
 	if err != nil {
 		return nil, err
 	}
-	return parse(&file{name: path, dir: filepath.Dir(abs), source: source, holds: reflect.TypeFor[Config]()}, lookup, flags)
+	return &file{name: path, dir: filepath.Dir(abs), source: source, holds: reflect.TypeFor[Config]()}, nil
 }
 
 // parse is Load once the file was read.
-func parse(f *file, lookup func(string) (string, bool), flags map[string]string) (*Config, error) {
+func parse(f *file, lookup func(string) (string, bool), flags map[string]Flag) (*Config, error) {
 	c := &Config{file: f}
 	if err := f.read(); err != nil {
 		return nil, Problems{f.problem(err)}
@@ -79,7 +143,7 @@ func parse(f *file, lookup func(string) (string, bool), flags map[string]string)
 		return nil, problems
 	}
 	c.setDefaults()
-	c.resolvePaths()
+	c.resolvePaths(lookup)
 	if problems := c.validate(); len(problems) > 0 {
 		return nil, problems
 	}
@@ -118,9 +182,19 @@ func guarded(fn func() error) (err error) {
 	return fn()
 }
 
-// resolvePaths makes relative paths absolute.
-func (c *Config) resolvePaths() {
-	paths := []*string{&c.Database.Path, &c.Migrations, &c.NATS.Creds, &c.NATS.NKey, &c.NATS.TLS.CA, &c.NATS.TLS.Cert, &c.NATS.TLS.Key}
+// resolvePaths makes relative paths absolute. In those of the section nats ~
+// and $VAR are expanded before, not after the folder stands in front of them.
+func (c *Config) resolvePaths(lookup func(string) (string, bool)) {
+	paths := []*string{&c.NATS.Creds, &c.NATS.NKey, &c.NATS.TLS.CA, &c.NATS.TLS.Cert, &c.NATS.TLS.Key}
+	for i, p := range paths {
+		switch path, err := natsconn.ExpandPath(*p, lookup); {
+		case err != nil, path == "":
+			paths[i] = new(string) // natsconn says what is wrong
+		default:
+			*p = path
+		}
+	}
+	paths = append(paths, &c.Database.Path, &c.Migrations)
 	for i := range c.Consumers {
 		paths = append(paths, &c.Consumers[i].Schema)
 	}
@@ -134,56 +208,6 @@ func (c *Config) resolvePaths() {
 // Name is the path of the file, as it was given to Load.
 func (c *Config) Name() string { return c.file.name }
 
-// A Problem is something wrong at a place of a file.
-type Problem struct {
-	File    string
-	Line    int // from 1; 0: of the whole file
-	Column  int
-	Message string
-	Source  string // the line
-}
-
-func (p Problem) Error() string { return p.Place() + ": " + p.Message }
-
-// Place is file:line:column, or the file alone.
-func (p Problem) Place() string {
-	if p.Line == 0 {
-		return p.File
-	}
-	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
-}
-
-// Text is the error with the line and a caret under the place.
-func (p Problem) Text() string {
-	if p.Line == 0 || p.Source == "" {
-		return p.Error()
-	}
-	margin := fmt.Sprintf("%5d | ", p.Line)
-	source := strings.ReplaceAll(p.Source, "\t", " ")
-	column := min(max(p.Column-1, 0), utf8.RuneCountInString(source))
-	return fmt.Sprintf("%s\n%s%s\n%s^", p.Error(), margin, source, strings.Repeat(" ", len(margin)+column))
-}
-
-// Problems are all that was found.
-type Problems []Problem
-
-func (ps Problems) Error() string {
-	texts := make([]string, len(ps))
-	for i, p := range ps {
-		texts[i] = p.Error()
-	}
-	return strings.Join(texts, "\n")
-}
-
-// Text is all of them with their lines.
-func (ps Problems) Text() string {
-	texts := make([]string, len(ps))
-	for i, p := range ps {
-		texts[i] = p.Text()
-	}
-	return strings.Join(texts, "\n")
-}
-
 // problem places an error of the YAML library.
 func (f *file) problem(err error) Problem {
 	var placed yaml.Error
@@ -196,6 +220,8 @@ func (f *file) problem(err error) Problem {
 		message = fmt.Sprintf("there is no setting %q", t.Value)
 		if near := nearest(t.Value, keysOf(f.holds)); near != "" {
 			message += fmt.Sprintf("; did you mean %q?", near)
+		} else if strings.Contains(t.Value, " ") {
+			message += "; if this is a text with a colon in it, put it into quotes"
 		}
 	}
 	var kind *yaml.TypeError
@@ -254,7 +280,21 @@ func hideSecret(line string) string {
 
 // in is a problem at a path like $.consumers[0].name, or at the nearest place
 // above it that is in the file.
+// What a variable or a flag has set is blamed on that.
 func (f *file) in(path, format string, args ...any) Problem {
+	setting, note, message := strings.TrimPrefix(path, "$."), "", fmt.Sprintf(format, args...)
+	for _, name := range slices.Sorted(maps.Keys(f.overlaid)) {
+		if strings.HasPrefix(message, name+": ") {
+			return Problem{File: f.overlaid[name], Message: message}
+		}
+		if setting == name || strings.HasPrefix(setting, name+"[") {
+			return Problem{File: f.overlaid[name], Message: name + ": " + message}
+		}
+		if strings.HasPrefix(name, setting+".") {
+			note += fmt.Sprintf("; %s is set by %s", name, f.overlaid[name])
+		}
+	}
+	format, args = "%s%s", []any{message, note}
 	for at := path; at != "$" && at != "" && f.tree != nil && len(f.tree.Docs) == 1; at = at[:strings.LastIndexAny(at, ".[")] {
 		p, err := yaml.PathString(at)
 		if err != nil {

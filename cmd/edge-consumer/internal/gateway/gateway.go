@@ -128,6 +128,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (g *Gateway, err e
 	if err != nil {
 		return nil, err
 	}
+	g.warnOfRenamed(ctx, cfg)
 	for i := range cfg.Consumers {
 		if err := g.register(&cfg.Consumers[i], works[i]); err != nil {
 			return nil, cfg.At(fmt.Sprintf("$.consumers[%d]", i), err)

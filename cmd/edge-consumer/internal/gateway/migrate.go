@@ -134,7 +134,7 @@ func migrate(ctx context.Context, ib *inbox.Inbox, ms []migration) (applied []st
 			return err
 		})
 		if errors.Is(err, inbox.ErrDenied) {
-			return applied, fmt.Errorf("migration %s: %w; a migration is one transaction already, and its PRAGMAs are the inbox's business", m.name, err)
+			return applied, fmt.Errorf("migration %s: nothing of it was done: %w; a migration is a transaction of its own already: leave that out", m.name, err)
 		}
 		if err != nil {
 			return applied, fmt.Errorf("migration %s: nothing of it was done: %w", m.name, err)

@@ -32,6 +32,7 @@ func (g *Gateway) Reload(ctx context.Context, next *config.Config) (changes, lat
 		return changes, nil, err
 	}
 	was := g.config()
+	g.warnOfRenamed(ctx, next)
 	old := map[string]*config.Consumer{}
 	for i := range was.Consumers {
 		old[was.Consumers[i].Name] = &was.Consumers[i]
@@ -97,7 +98,7 @@ func (g *Gateway) Reload(ctx context.Context, next *config.Config) (changes, lat
 		}
 	}
 	g.mu.Unlock()
-	return changes, append(later, fixed(was, next)...), nil
+	return changes, append(later, was.Fixed(next)...), nil
 }
 
 func (g *Gateway) config() *config.Config {
@@ -117,20 +118,4 @@ func pulling(k *config.Consumer) config.Consumer {
 func changedWork(was *config.Handler, next *config.Config, i int, before, k *config.Consumer) bool {
 	h, _ := next.HandlerOf(i)
 	return before.Schema != k.Schema || !reflect.DeepEqual(*was, h)
-}
-
-// fixed are the sections that changed and wait for the next start.
-func fixed(was, next *config.Config) (later []string) {
-	a, b := was.Database, next.Database
-	a.MinFree, b.MinFree, a.MaxSize, b.MaxSize = nil, nil, 0, 0
-	if !reflect.DeepEqual(a, b) {
-		later = append(later, "database")
-	}
-	if !reflect.DeepEqual(was.NATS, next.NATS) {
-		later = append(later, "nats")
-	}
-	if !reflect.DeepEqual(was.HTTP, next.HTTP) {
-		later = append(later, "http")
-	}
-	return later
 }

@@ -94,6 +94,11 @@ func (e environment) expand(path string) (string, error) {
 	return home + path[1:], err
 }
 
+// ExpandPath expands variables and a leading ~ in a path of the section nats.
+func ExpandPath(path string, lookup func(name string) (value string, ok bool)) (string, error) {
+	return environment(lookup).expand(path)
+}
+
 // expandPaths expands the paths among the settings.
 func (e environment) expandPaths(s *settings) error {
 	var errs []error
