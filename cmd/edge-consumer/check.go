@@ -41,6 +41,9 @@ func newCheck() *cobra.Command {
 			for _, w := range cfg.Warnings() {
 				fmt.Fprintln(s.err, "warning:", visible(w.Error()))
 			}
+			for _, w := range cfg.Misspelled(os.Environ()) {
+				fmt.Fprintln(s.err, "warning:", visible(w))
+			}
 			p := printer{w: s.out}
 			p.printf("%s is right: %s\n", cfg.Name(), plural(int64(len(cfg.Consumers)), "consumer", "consumers"))
 			for _, k := range cfg.Consumers {

@@ -72,6 +72,9 @@ func runDaemon(ctx context.Context, c *configuration, cfg *config.Config, s stdi
 	signal.Notify(d.hup, syscall.SIGHUP) // from the beginning: it must not end the process
 	defer signal.Stop(d.hup)
 	d.log, d.level = logger(cfg, s.err)
+	for _, w := range cfg.Misspelled(os.Environ()) {
+		d.log.Warn(w)
+	}
 	alerts := web.NewAlerts()
 	d.g, err = gateway.Open(ctx, cfg, gateway.Options{Log: d.log, Lookup: os.LookupEnv, Alert: alerts.Count})
 	if err != nil {

@@ -143,6 +143,26 @@ func EnvName(setting string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(setting, ".", "_"))
 }
 
+// Misspelled are the variables of an environment that nearly are those of a
+// setting, each with what it may have been meant to be.
+func (c *Config) Misspelled(environ []string) (warnings []string) {
+	var names []string
+	for setting := range c.settings() {
+		names = append(names, strings.ToLower(strings.TrimPrefix(EnvName(setting), EnvPrefix)))
+	}
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		rest, ours := strings.CutPrefix(name, EnvPrefix)
+		if !ours || value == "" || slices.Contains(names, strings.ToLower(rest)) {
+			continue
+		}
+		if near := nearest(rest, names); near != "" {
+			warnings = append(warnings, fmt.Sprintf("the environment variable %s sets nothing; did you mean %s?", name, EnvName(near)))
+		}
+	}
+	return warnings
+}
+
 // A setting is a field of the configuration.
 type setting struct {
 	value reflect.Value
