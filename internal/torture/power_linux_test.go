@@ -44,15 +44,13 @@ func cutting(lives int, sync string) plan {
 		}
 		victims := [][]*machine{{&s.gateway}, {&s.broker}, {&s.gateway, &s.broker}, {&s.broker, &s.gateway}}[s.r.IntN(4)]
 		for _, m := range victims {
+			m.kill()
+		}
+		for _, m := range victims {
 			if err := m.cut(); err != nil {
 				return err
 			}
 			s.row.Cuts++
-		}
-		for _, m := range victims {
-			if err := m.repower(); err != nil {
-				return err
-			}
 		}
 		return nil
 	}}
