@@ -13,7 +13,7 @@ func TestKill9(t *testing.T) {
 	seeded(t)
 	row := row(t, "kill -9")
 	bin := consumerBinary(t, "")
-	worlds, lives := 1, 8
+	worlds, lives := 1, 6
 	if *long {
 		worlds, lives = 40, 25
 	}

@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // openSite opens the gateway's file. What the inbox's invariants know as the
@@ -147,7 +145,7 @@ func (s *site) complete(ctx context.Context, db *sql.DB, known map[string]bool) 
 		s.row.Corrupt++
 		return fmt.Errorf("%d messages are open, %d have another end than theirs, %d took effect before an earlier one of their key", n.open, n.wrong, n.disorder)
 	}
-	want, err := s.published(ctx)
+	want, err := s.published(ctx, known)
 	if err != nil {
 		return err
 	}
@@ -176,42 +174,32 @@ func (s *site) complete(ctx context.Context, db *sql.DB, known map[string]bool) 
 }
 
 // published are the messages that must be in the file: what was confirmed or,
-// when the broker forgets what it confirmed, what it has now.
-func (s *site) published(ctx context.Context) (map[string]bool, error) {
+// when the broker forgets what it confirmed, what it has now. The gateway must
+// have noticed that what it had taken was gone.
+func (s *site) published(ctx context.Context, known map[string]bool) (map[string]bool, error) {
 	p := s.traffic
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.plan.sync == "always" {
 		return p.confirmed, nil
 	}
-	stream, err := p.js.Stream(ctx, trafficStream)
+	have, err := p.onBroker(ctx)
 	if err != nil {
 		return nil, err
 	}
-	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
-	if err != nil {
-		return nil, err
-	}
-	have := map[string]bool{}
-	for left := stream.CachedInfo().State.Msgs; left > 0; {
-		batch, err := consumer.Fetch(int(min(left, 1000)))
-		if err != nil {
-			return nil, err
-		}
-		for m := range batch.Messages() {
-			have[m.Headers().Get("ce-id")] = true
-			left--
-		}
-		if err := batch.Error(); err != nil {
-			return nil, err
-		}
-	}
-	gone := 0
+	forgotten, taken := 0, 0
 	for id := range p.confirmed {
 		if !have[id] {
-			gone++
+			forgotten++
+			if known[id] {
+				taken++
+			}
 		}
 	}
-	s.t.Logf("the broker lost %d of %d messages that it had confirmed", gone, len(p.confirmed))
-	return have, nil
+	s.t.Logf("the broker lost %d of %d messages that it had confirmed; %d of them had been taken", forgotten, len(p.confirmed), taken)
+	noticed, err := s.alerted("stream_") // reissued, or new
+	if err == nil && taken > 0 && !noticed {
+		err = errors.New("the broker lost messages that were taken, and the gateway did not notice")
+	}
+	return have, err
 }

@@ -12,9 +12,9 @@ func TestPowerCuts(t *testing.T) {
 	seeded(t)
 	row := row(t, "Real power cuts")
 	bin := consumerBinary(t, "")
-	worlds, lives := 1, 8
+	worlds, lives := 1, 6
 	if *long {
-		worlds, lives = 8, 20
+		worlds, lives = 10, 20
 	}
 	for world := range worlds {
 		require.NoError(t, torment(t, row, bin, 100+uint64(world), cutting(lives, "always")))
@@ -28,7 +28,7 @@ func TestPowerCuts_ForgetfulBroker(t *testing.T) {
 	seeded(t)
 	row := row(t, "Power cuts of a broker that syncs every two minutes")
 	bin := consumerBinary(t, "")
-	worlds, lives := 1, 4
+	worlds, lives := 1, 3
 	if *long {
 		worlds, lives = 2, 20
 	}

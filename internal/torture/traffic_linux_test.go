@@ -200,3 +200,30 @@ func (p *traffic) stop() error {
 		return fmt.Errorf("the broker does not confirm any more")
 	}
 }
+
+// onBroker are the messages that the stream has.
+func (p *traffic) onBroker(ctx context.Context) (map[string]bool, error) {
+	stream, err := p.js.Stream(ctx, trafficStream)
+	if err != nil {
+		return nil, err
+	}
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	have := map[string]bool{}
+	for left := stream.CachedInfo().State.Msgs; left > 0; {
+		batch, err := consumer.Fetch(int(min(left, 1000)))
+		if err != nil {
+			return nil, err
+		}
+		for m := range batch.Messages() {
+			have[m.Headers().Get("ce-id")] = true
+			left--
+		}
+		if err := batch.Error(); err != nil {
+			return nil, err
+		}
+	}
+	return have, nil
+}
