@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -101,11 +102,13 @@ func (m *machine) terminate() error {
 	return nil
 }
 
-// lastWords are the end of its log.
+// lastWords are the end of its log, without what is said of single messages.
 func (m *machine) lastWords() string {
 	b, _ := os.ReadFile(m.log)
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return m.name + ":\n" + strings.Join(lines[max(0, len(lines)-25):], "\n")
+	lines := slices.DeleteFunc(strings.Split(strings.TrimSpace(string(b)), "\n"), func(line string) bool {
+		return strings.Contains(line, "message_id=")
+	})
+	return m.name + ":\n" + strings.Join(lines[max(0, len(lines)-40):], "\n")
 }
 
 // A loopDisk is an ext4 file system in a file.

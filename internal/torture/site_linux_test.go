@@ -211,11 +211,12 @@ func (s *site) end() error {
 	if err := s.traffic.stop(); err != nil {
 		return err
 	}
-	if err := s.until("everything is taken", func() bool {
-		n, err := s.traffic.waiting()
-		return err == nil && n == 0
+	standing := ""
+	if err := s.until("everything is taken", func() (done bool) {
+		done, standing = s.traffic.drained()
+		return done
 	}); err != nil {
-		return err
+		return fmt.Errorf("%w: %s", err, standing)
 	}
 	db, err := openSite(path(s.gateway.dir))
 	if err != nil {

@@ -190,6 +190,26 @@ func (p *traffic) waiting() (uint64, error) {
 	return ci.NumPending + uint64(ci.NumAckPending), nil
 }
 
+// drained: the broker has delivered its last message, and all were
+// acknowledged. (What a consumer says of its pending ones is 0 for a moment
+// when it has just been made.) standing is what it says.
+func (p *traffic) drained() (done bool, standing string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	stream, err := p.js.Stream(ctx, trafficStream)
+	if err != nil {
+		return false, err.Error()
+	}
+	c, err := stream.Consumer(ctx, trafficDurable)
+	if err != nil {
+		return false, err.Error()
+	}
+	ci, last := c.CachedInfo(), stream.CachedInfo().State.LastSeq
+	return ci.NumPending == 0 && ci.NumAckPending == 0 && ci.Delivered.Stream >= last,
+		fmt.Sprintf("last sequence %d, delivered %d, acknowledged up to %d, %d pending, %d unacknowledged",
+			last, ci.Delivered.Stream, ci.AckFloor.Stream, ci.NumPending, ci.NumAckPending)
+}
+
 // stop ends the publishing, with all confirmed.
 func (p *traffic) stop() error {
 	close(p.stopping)
