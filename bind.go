@@ -116,6 +116,16 @@ func (s *subscription) agree(ctx context.Context) error {
 	if ci.Config.AckPolicy != jetstream.AckExplicitPolicy {
 		return s.unfit(fmt.Sprintf("its policy is %s", ci.Config.AckPolicy))
 	}
+	if start == 0 && ci.Delivered.Stream > info.State.LastSeq {
+		if info, err = stream.Info(ctx); err != nil { // it may have grown since
+			return fmt.Errorf("inbox: stream %s: %w", s.stream, err)
+		}
+		if ci.Delivered.Stream > info.State.LastSeq {
+			// What it says of itself is of a stream that is no more; it would
+			// deliver nothing until this one has grown as long.
+			start = known.resume(info.State.FirstSeq)
+		}
+	}
 	if start == 0 {
 		if start, err = s.reconcile(ctx, stream, info, ci, known); err != nil {
 			return err
@@ -157,7 +167,22 @@ func (s *subscription) create(ctx context.Context, stream jetstream.Stream, info
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, start
 		s.cursor.seq = start - 1
 	}
-	return s.put(ctx, "making", cfg, 0, stream.CreateConsumer)
+	if err := s.put(ctx, "making", cfg, 0, stream.CreateConsumer); err != nil {
+		return err
+	}
+	// A broker that lost the file of a stream in a power cut gives a consumer
+	// of the new one what it finds of the old one's state. Deleting it deletes
+	// that too.
+	made, err := stream.Consumer(ctx, s.opts.Durable)
+	if err == nil && made.CachedInfo().Delivered.Consumer > 0 {
+		if err = stream.DeleteConsumer(ctx, s.opts.Durable); err == nil {
+			return s.put(ctx, "making", cfg, 0, stream.CreateConsumer)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("inbox: durable consumer %s of %s: %w", s.opts.Durable, s.stream, err)
+	}
+	return nil
 }
 
 // begin makes the durable consumer for a file that never met the stream, where

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -127,6 +128,30 @@ func TestSubscribe_StreamDeletedAndRecreated(t *testing.T) {
 		assert.Equal(t, i == 2, as[i].Current)
 	}
 	assert.Zero(t, l.stats("c").Duplicates)
+}
+
+// A power cut damaged the file of the stream. The broker knows it no more; and
+// to the consumer of the one made anew it gives the state of the old one's.
+func TestSubscribe_StreamLostItsFile(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	cfg := evConfig(evStream, "ev")
+	stop := l.subscribe(c, &SubscribeOptions{CreateStream: &cfg})
+	l.publishN(1, 40)
+	l.applied(40)
+	l.settled("c")
+	stop()
+	files := filepath.Join(l.srv.Raw().JetStreamConfig().StoreDir, "$G", "streams", evStream)
+	l.stopBroker()
+	require.NoError(t, os.Truncate(filepath.Join(files, "meta.sum"), 0))
+	require.NoError(t, os.RemoveAll(filepath.Join(files, "msgs")))
+	l.srv.Start()
+	l.subscribe(c, &SubscribeOptions{CreateStream: &cfg})
+	l.eventually(func() bool { return l.info("c") != nil }, "made anew")
+	l.publishN(41, 48)
+	l.applied(48)
+	l.once(1, 48)
 }
 
 func TestSubscribe_ConsumerDeleted(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"edge.example/inbox"
 	"github.com/stretchr/testify/require"
@@ -21,10 +20,7 @@ import (
 // looks at every state of the disk that a power cut could have left: what was
 // acknowledged is there, and nothing acts twice.
 func TestCrashImages(t *testing.T) {
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("-seed %d", *seed)
+	seeded(t)
 	want := 1000
 	if *long {
 		want = 100_000

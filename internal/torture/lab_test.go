@@ -26,6 +26,14 @@ var long = flag.Bool("long", false, "the long form")
 
 var seed = flag.Uint64("seed", 0, "of everything random; 0: another one each time")
 
+// seeded chooses the seed, if nobody has, and says it.
+func seeded(t *testing.T) {
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed %d", *seed)
+}
+
 // scratch is a folder in memory, where there is one: images come and go by the
 // thousand, and what they hold is in the log.
 func scratch(t testing.TB) string {

@@ -148,9 +148,15 @@ func writeReport(file string) error {
 	return os.WriteFile(file, []byte(text), 0o644)
 }
 
+// atExit runs when all tests are done.
+var atExit []func()
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
+	for _, fn := range atExit {
+		fn()
+	}
 	if len(rows) > 0 && (testing.Verbose() || *report != "") {
 		fmt.Printf("\n%s:\n\n%s\n", versions(), table())
 	}

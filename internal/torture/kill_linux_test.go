@@ -1,0 +1,46 @@
+package torture
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestKill9 kills the real program at random moments under load, and in a
+// third of them the broker too.
+func TestKill9(t *testing.T) {
+	seeded(t)
+	row := row(t, "kill -9")
+	bin := consumerBinary(t, "")
+	worlds, lives := 1, 6
+	if *long {
+		worlds, lives = 40, 25
+	}
+	for world := range worlds {
+		require.NoError(t, torment(t, row, bin, uint64(world), killing(lives)))
+	}
+}
+
+func killing(lives int) plan {
+	return plan{sync: "always", lives: lives, strike: func(s *site) error {
+		victims := []*machine{&s.gateway}
+		switch s.r.IntN(6) {
+		case 0:
+			victims = []*machine{&s.gateway, &s.broker}
+		case 1:
+			victims = []*machine{&s.broker, &s.gateway}
+		}
+		for i, m := range victims {
+			if i > 0 {
+				time.Sleep(time.Duration(s.r.IntN(20)) * time.Millisecond)
+			}
+			if err := s.alive(); i == 0 && err != nil {
+				return err
+			}
+			m.kill()
+			s.row.Kills++
+		}
+		return nil
+	}}
+}
