@@ -181,8 +181,11 @@ func (s *simulation) resting(g *gateway) error {
 	}
 	info, err := s.hub.consumer(g)
 	s.must(err)
-	if info == nil || info.NumPending > 0 || info.NumAckPending > 0 || info.NumWaiting == 0 {
-		return fmt.Errorf("%s is not done with the stream", g.name)
+	switch {
+	case info == nil:
+		return fmt.Errorf("%s has no durable", g.name)
+	case info.NumPending > 0 || info.NumAckPending > 0 || info.NumWaiting == 0:
+		return fmt.Errorf("%s is not done with the stream: %d pending, %d unacknowledged, %d requests", g.name, info.NumPending, info.NumAckPending, info.NumWaiting)
 	}
 	return s.accounts(g)
 }

@@ -205,8 +205,10 @@ func setClock(o *inbox.Options, now func() time.Time) {
 }
 
 func (g *gateway) alert(a inbox.Alert) {
-	// No file here is ever put back from an older copy.
-	if a.Kind == inbox.AlertMissing {
+	// No file here is ever put back from an older copy. A hub may be, and then
+	// again from a newer one: it knows then of acknowledgements that the
+	// account of the life between does not have.
+	if a.Kind == inbox.AlertMissing && g.s.hub.restores.Load() < 2 {
 		g.s.blame(fmt.Errorf("%s lost what it had acknowledged: %s", g.name, a.Detail))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,8 @@ type hub struct {
 	created int64               // of the stream, ns; 0: there is none
 	holds   map[uint64]*publish // by sequence
 	copies  []hubCopy
+
+	restores atomic.Int64 // how often it was put back to one
 }
 
 type hubCopy struct {
@@ -123,6 +126,7 @@ func (h *hub) save() error {
 // restore goes back to a copy.
 func (h *hub) restore(n int) error {
 	h.stop()
+	h.restores.Add(1)
 	c := h.copies[n]
 	c.restore()
 	h.created, h.holds = c.created, maps.Clone(c.holds)
