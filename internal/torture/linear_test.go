@@ -41,6 +41,7 @@ func TestLinearizable(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(*seed, 2))
 	operations, unknown := 0, 0
+	model := oneMessage.ToModel()
 	for i := range histories {
 		ops := play(t, r, result)
 		operations += len(ops)
@@ -51,14 +52,13 @@ func TestLinearizable(t *testing.T) {
 		}
 		// Many open ends make a history long to check: one that takes too long
 		// says nothing.
-		verdict, info := porcupine.CheckOperationsVerbose(oneMessage.ToModel(), ops, 30*time.Second)
+		verdict, info := porcupine.CheckOperationsVerbose(model, ops, 30*time.Second)
 		if verdict == porcupine.Illegal {
-			file := filepath.Join(os.TempDir(), "history.html")
-			_ = porcupine.VisualizePath(oneMessage.ToModel(), info, file)
 			for _, op := range ops {
-				t.Logf("%8d … %8d  %s", op.Call, op.Return, oneMessage.DescribeOperation(op.Input, op.Output))
+				t.Logf("%d: %d … %d  %s", op.ClientId, op.Call, op.Return, oneMessage.DescribeOperation(op.Input, op.Output))
 			}
-			t.Fatalf("-seed %d, history %d: no order of these operations explains them; see %s", *seed, i, file)
+			require.NoError(t, porcupine.VisualizePath(model, info, filepath.Join(t.ArtifactDir(), "history.html"))) // go test -artifacts
+			t.Fatalf("-seed %d, history %d: no order of these operations explains them", *seed, i)
 		}
 		require.Equal(t, porcupine.Ok, verdict, "-seed %d, history %d", *seed, i)
 	}

@@ -192,12 +192,12 @@ func (s *simulation) resting(g *gateway) error {
 
 // became is nil when the message is done with, as the model says.
 func (s *simulation) became(g *gateway, id string, r *entry) error {
-	does, sent := s.keys[id]
+	does, sent := s.does[id]
 	if !sent {
 		return fmt.Errorf("%s: nobody sent %s", g.name, id)
 	}
 	attempts, dead := attemptsOf(does)
-	invalid := does == "no key" || does == "no id"
+	invalid := message{does: does}.invalid()
 	if s.healed.Load() && r.status != "discarded" {
 		// Retried ones begin again at 1.
 		if r.status != "completed" {
@@ -263,7 +263,7 @@ func (s *simulation) closed(g *gateway) error {
 	if err := db.QueryRowContext(ctx, `SELECT coalesce(sum(duplicates), 0) FROM inbox_consumer`).Scan(&duplicates); err != nil {
 		return err
 	}
-	s.row.Duplicates += duplicates
+	s.count(func(r *Row) { r.Duplicates += duplicates })
 	var text string
 	if err := db.QueryRowContext(ctx, `PRAGMA integrity_check`).Scan(&text); err != nil || text != "ok" {
 		return errors.Join(fmt.Errorf("%s: integrity_check: %s", g.name, text), err)

@@ -60,6 +60,9 @@ type message struct {
 	payload string
 }
 
+// invalid messages are stored dead, without an attempt.
+func (m message) invalid() bool { return m.does == "no key" || m.does == "no id" }
+
 func newHub(t testing.TB, dir string) (*hub, error) {
 	h := &hub{srv: natstest.New(t, func(o *server.Options) { o.StoreDir = filepath.Join(dir, "hub") })}
 	if err := h.start(); err != nil {

@@ -26,36 +26,52 @@ import (
 // what the model says.
 //
 // What happens follows from -seed; how far the system gets between two actions
-// does not.
+// does not. Most of a simulation's time is waiting, so some run side by side.
 func TestSimulation(t *testing.T) {
 	r := row(t, "Whole-system simulation")
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())
 	}
-	checks, gateways := "3", 3
+	checks, gateways := "2", 3
 	if *long {
-		checks, gateways = "300", 5
+		checks, gateways = "200", 5
 	}
 	t.Logf("-seed %d", *seed)
 	setFlag(t, "rapid.seed", fmt.Sprint(*seed))
 	setFlag(t, "rapid.checks", checks)
 	setFlag(t, "rapid.steps", "60")
-	rapid.Check(t, func(rt *rapid.T) {
-		s := &simulation{t: rt, row: r, dir: scratch(t), keys: map[string]string{}}
-		s.rand = rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "rand"), 0))
-		defer s.end()
-		var err error
-		s.hub, err = newHub(t, s.dir)
-		s.must(err)
-		for i := range rapid.IntRange(2, gateways).Draw(rt, "gateways") {
-			g := &gateway{s: s, name: fmt.Sprint("g", i), known: map[string]*fate{}}
-			s.gateways = append(s.gateways, g)
-			s.must(g.mount(nil))
-			s.must(g.start())
-		}
-		rt.Repeat(s.actions())
-		s.conclude()
-	})
+	var lanes sync.WaitGroup
+	defer lanes.Wait()
+	for lane := range 4 {
+		lanes.Go(func() {
+			t.Run(fmt.Sprint(lane), func(t *testing.T) {
+				rapid.Check(t, func(rt *rapid.T) {
+					for range lane { // with the same seed, each lane goes another way
+						rapid.Uint64().Draw(rt, "lane")
+					}
+					simulate(t, rt, r, gateways)
+				})
+			})
+		})
+	}
+}
+
+// simulate runs one system.
+func simulate(t *testing.T, rt *rapid.T, r *Row, gateways int) {
+	s := &simulation{t: rt, row: r, dir: scratch(t), does: map[string]string{}}
+	s.rand = rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "rand"), 0))
+	defer s.end()
+	var err error
+	s.hub, err = newHub(t, s.dir)
+	s.must(err)
+	for i := range rapid.IntRange(2, gateways).Draw(rt, "gateways") {
+		g := &gateway{s: s, name: fmt.Sprint("g", i), known: map[string]*fate{}}
+		s.gateways = append(s.gateways, g)
+		s.must(g.mount(nil))
+		s.must(g.start())
+	}
+	rt.Repeat(s.actions())
+	s.conclude()
 }
 
 // setFlag sets a flag of rapid's, unless the command line did.
@@ -83,7 +99,7 @@ type simulation struct {
 	sent     []message // every identity, with its first content
 	versions int
 	all      []*publish        // every message that the hub ever confirmed
-	keys     map[string]string // what does a message, by its id
+	does     map[string]string // how the handler behaves, by the message's id
 
 	healed atomic.Bool // every handler succeeds
 
@@ -111,6 +127,13 @@ func (s *simulation) must(err error) {
 	if err != nil {
 		s.t.Fatalf("%v\nafter: %s", err, strings.Join(s.story, "; "))
 	}
+}
+
+// count counts in the row that the simulations share.
+func (s *simulation) count(fn func(*Row)) {
+	s.row.Lock()
+	defer s.row.Unlock()
+	fn(s.row)
 }
 
 func (s *simulation) tell(format string, args ...any) {
@@ -160,8 +183,7 @@ func (s *simulation) actions() map[string]func(*rapid.T) {
 			again := rapid.Bool().Draw(t, "start")
 			s.tell("kill %s, loss %d, start %t", g.name, loss, again)
 			if g.ib != nil {
-				s.row.Kills++
-				s.row.Images++
+				s.count(func(r *Row) { r.Kills++; r.Images++ })
 			}
 			s.must(g.kill(loss, s.rand))
 			if again {
@@ -191,7 +213,7 @@ func (s *simulation) actions() map[string]func(*rapid.T) {
 		},
 		"hub restarts": func(t *rapid.T) {
 			s.tell("hub restarts")
-			s.row.Cuts++
+			s.count(func(r *Row) { r.Cuts++ })
 			s.hub.stop()
 			s.must(s.hub.start())
 		},
@@ -201,7 +223,7 @@ func (s *simulation) actions() map[string]func(*rapid.T) {
 				s.must(s.hub.start())
 				return
 			}
-			s.row.Cuts++
+			s.count(func(r *Row) { r.Cuts++ })
 			s.hub.stop()
 		},
 		"hub is saved": func(t *rapid.T) {
@@ -216,7 +238,7 @@ func (s *simulation) actions() map[string]func(*rapid.T) {
 			n %= len(s.hub.copies)
 			s.tell("hub is put back to copy %d", n)
 			s.must(s.hub.oblige(s.gateways))
-			s.row.Cuts++
+			s.count(func(r *Row) { r.Cuts++ })
 			s.must(s.hub.restore(n))
 			for _, g := range s.gateways {
 				g.bound = false
@@ -347,7 +369,7 @@ func (s *simulation) publish(m message) {
 	p, err := s.hub.publish(m)
 	s.must(err)
 	s.all = append(s.all, p)
-	s.keys[p.id] = m.does
+	s.does[p.id] = m.does
 }
 
 func (s *simulation) diskFails(t *rapid.T) {
@@ -355,7 +377,7 @@ func (s *simulation) diskFails(t *rapid.T) {
 	f := faults[rapid.IntRange(0, len(faults)-1).Draw(t, "fault")]
 	nth := int64(rapid.IntRange(1, 8).Draw(t, "nth"))
 	s.tell("disk of %s: %s once %t from the %d.", g.name, f.name, f.once, nth)
-	s.row.Faults++
+	s.count(func(r *Row) { r.Faults++ })
 	g.failing = true
 	var count atomic.Int64
 	g.disk.Fail(func(k OpKind, _ string) int32 {
@@ -379,10 +401,18 @@ func (g *gateway) mend() {
 func (s *simulation) admin(t *rapid.T, what string) {
 	g, n := s.gateway(t), rapid.IntRange(0, 200).Draw(t, "which")
 	guest := rapid.IntRange(0, 3).Draw(t, "guest") == 0
-	if len(s.all) == 0 || g.ib == nil {
+	sensible := rapid.IntRange(0, 3).Draw(t, "sensible") > 0
+	var ids []string
+	for _, p := range s.all {
+		_, dead := attemptsOf(p.does)
+		if !sensible || (what == "replay") != (dead || p.invalid()) {
+			ids = append(ids, p.id)
+		}
+	}
+	if len(ids) == 0 || g.ib == nil {
 		return
 	}
-	id := s.all[n%len(s.all)].id
+	id := ids[n%len(ids)]
 	s.tell("%s %s in %s, guest %t", what, id, g.name, guest)
 	ib := g.ib
 	if guest {
