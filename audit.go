@@ -26,7 +26,7 @@ type StreamAudit struct {
 	Stream   string
 	Durable  string    // the durable consumer on the broker
 	Created  time.Time // of the stream
-	Epoch    int       // counts the times it lost its tail
+	Epoch    int       // counts the times it lost its tail, or came back after another life
 	Current  bool      // the last life of this stream that the consumer met
 
 	Accounted []Interval

@@ -11,6 +11,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"time"
@@ -82,15 +83,21 @@ func (s *subscription) agree(ctx context.Context) error {
 		return err
 	}
 	start := uint64(0) // where a consumer put back must start; 0: keep it
-	if lost, at, err := s.lostTail(ctx, stream, info, known); err != nil {
+	lost, at, err := s.lostTail(ctx, stream, info, known)
+	switch {
+	case err != nil:
 		return err
-	} else if lost {
-		if known, err = s.reissued(at); err != nil {
+	case lost:
+		if known, err = s.reissued(at.seq, at); err != nil {
 			return err
 		}
 		start = known.resume(info.State.FirstSeq)
 		s.c.ib.alert(Alert{Kind: AlertStreamReissued, Consumer: s.c.name, Stream: s.stream,
-			Detail: fmt.Sprintf("what follows sequence %d is taken for new messages", at)})
+			Detail: fmt.Sprintf("what follows sequence %d is taken for new messages", at.seq)})
+	case known.back:
+		if known, err = s.reissued(math.MaxInt64, known.tail); err != nil {
+			return err
+		}
 	}
 
 	consumer, err := stream.Consumer(ctx, s.opts.Durable)
@@ -263,37 +270,37 @@ func (s *subscription) inLine(cfg jetstream.ConsumerConfig) jetstream.ConsumerCo
 
 // lostTail notices a broker that lost the end of its stream (a power cut
 // before its sync, a copy restored): the stream ends before what we have, or
-// has another message where our last one was. at is a sequence up to which
-// the stream still is what it was.
-func (s *subscription) lostTail(ctx context.Context, stream jetstream.Stream, info *jetstream.StreamInfo, known accounted) (lost bool, at uint64, err error) {
-	if known.tail == 0 {
-		return false, 0, nil
+// has another message where our last one was. at is a message up to which the
+// stream still is what it was.
+func (s *subscription) lostTail(ctx context.Context, stream jetstream.Stream, info *jetstream.StreamInfo, known accounted) (lost bool, at tail, err error) {
+	if known.tail.seq == 0 {
+		return false, tail{}, nil
 	}
-	if info.State.LastSeq >= known.tail {
-		m, err := stream.GetMsg(ctx, known.tail)
+	if info.State.LastSeq >= known.tail.seq {
+		m, err := stream.GetMsg(ctx, known.tail.seq)
 		switch {
 		case errors.Is(err, jetstream.ErrMsgNotFound):
-			return false, 0, nil // removed by a limit, or by someone
+			return false, tail{}, nil // removed by a limit, or by someone
 		case err != nil:
-			return false, 0, fmt.Errorf("inbox: reading sequence %d of %s: %w", known.tail, s.stream, err)
-		case m.Time.UnixNano() == known.tailAt:
-			return false, 0, nil
+			return false, tail{}, fmt.Errorf("inbox: reading sequence %d of %s: %w", known.tail.seq, s.stream, err)
+		case m.Time.UnixNano() == known.tail.time:
+			return false, tail{}, nil
 		}
 	}
 	// The stream may have grown again since, so its length does not tell where
 	// the two histories part. Look back, in ever longer steps, for a message
 	// that is in both. What is taken again is a duplicate by its identity.
-	first, last := max(info.State.FirstSeq, 1), min(info.State.LastSeq, known.tail)
+	first, last := max(info.State.FirstSeq, 1), min(info.State.LastSeq, known.tail.seq)
 	for back := uint64(0); last >= first+back; back = 2*back + 1 {
-		have, err := s.have(ctx, stream, last-back, known.tailAt)
+		at, err := s.have(ctx, stream, last-back, known.tail.time)
 		if err != nil {
-			return false, 0, fmt.Errorf("inbox: reading sequence %d of %s: %w", last-back, s.stream, err)
+			return false, tail{}, fmt.Errorf("inbox: reading sequence %d of %s: %w", last-back, s.stream, err)
 		}
-		if have {
-			return true, last - back, nil
+		if at.seq != 0 {
+			return true, at, nil
 		}
 	}
-	return true, first - 1, nil
+	return true, tail{seq: first - 1}, nil // no message has the time 0: should it come back, it is another
 }
 
 var qHave = newQuery(`
@@ -301,17 +308,17 @@ var qHave = newQuery(`
 	 WHERE consumer = ?1 AND source = ?2 AND message_id = ?3
 	   AND hash = ?4 AND stream = ?5 AND stream_seq = ?6`)
 
-// have reports whether the message that the stream has at a sequence is the
-// one that this file took by it, not later than at a time of the broker.
-func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq uint64, until int64) (bool, error) {
+// have is the message that the stream has at a sequence, if it is the one that
+// this file took by it, not later than at a time of the broker.
+func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq uint64, until int64) (at tail, err error) {
 	raw, err := stream.GetMsg(ctx, seq)
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return false, nil
+		return at, nil
 	case err != nil:
-		return false, err
+		return at, err
 	case raw.Time.UnixNano() > until:
-		return false, nil
+		return at, nil
 	}
 	m := Message{
 		Headers: Header(raw.Header), Payload: raw.Data, Stream: s.stream,
@@ -331,10 +338,10 @@ func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq ui
 		}
 		return nil
 	})
-	if err != nil {
-		return false, err
+	if err != nil || !have {
+		return at, err
 	}
-	return have, nil
+	return tail{seq, raw.Time.UnixNano()}, nil
 }
 
 // reconcile looks for sequences that the broker holds for acknowledged and

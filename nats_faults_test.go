@@ -469,6 +469,84 @@ func TestSubscribe_ReissuedTwice(t *testing.T) {
 	assert.Equal(t, []Interval{{1, 20}}, as[2].Accounted)
 }
 
+// The broker loses its tail twice, with nothing delivered in between: what it
+// then gives the sequences to is not taken for known, even when it lost the
+// consumer too.
+func TestSubscribe_ReissuedTwiceInARow(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	line := newWire()
+	l.subscribe(c, nil, line.option())
+	var copies []func()
+	for last := 10; last <= 30; last += 10 {
+		l.publishN(last-9, last)
+		l.applied(last)
+		l.settled("c")
+		l.stopBroker()
+		copies = append(copies, l.srv.SaveFiles())
+		l.srv.Start()
+	}
+	l.stopBroker()
+	copies[1]()
+	l.srv.Start()
+	l.eventually(func() bool { return l.alerts.count(AlertStreamReissued) == 1 }, "noticed")
+	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting > 0 }, "pulling")
+	line.cut()
+	l.stopBroker()
+	copies[0]()
+	l.srv.Start()
+	l.eventually(l.nc.IsConnected, "the producer is connected")
+	require.NoError(t, l.js.DeleteConsumer(ctxBG, evStream, "c"))
+	l.publishN(31, 35) // where 11 to 15 were
+	line.mend()
+	l.applied(35)
+	l.once(1, 35)
+	l.settled("c")
+	as := l.audit()
+	assert.Equal(t, []Interval{{1, 15}}, as[len(as)-1].Accounted)
+}
+
+// The broker is put back to what it was before its stream was made anew: the
+// account of that earlier life is the current one again.
+func TestSubscribe_EarlierLifeComesBack(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	l.subscribe(c, nil)
+	l.publishN(1, 10)
+	l.applied(10)
+	l.settled("c")
+	l.stopBroker()
+	restore := l.srv.SaveFiles()
+	l.srv.Start()
+	l.eventually(l.nc.IsConnected, "the producer is connected")
+	require.NoError(t, l.js.DeleteStream(ctxBG, evStream))
+	l.addStream(evStream, "ev")
+	l.publishN(11, 15)
+	l.applied(15)
+	l.settled("c")
+	l.stopBroker()
+	restore()
+	l.srv.Start()
+	l.publishN(16, 20)
+	l.applied(20)
+	l.once(1, 20)
+	l.settled("c")
+	current := 0
+	for _, a := range l.audit() {
+		if a.Current {
+			current++
+			require.NoError(t, a.Compare(ctxBG, l.js))
+			assert.Empty(t, a.Missing)
+			assert.Equal(t, []Interval{{1, 15}}, a.Accounted)
+		}
+	}
+	assert.Equal(t, 1, current)
+	assert.Zero(t, l.alerts.count(AlertMissing))
+	assert.Zero(t, l.alerts.count(AlertStreamReissued), "it lost nothing")
+}
+
 // The process ends between the new epoch and the consumer that is to begin
 // again for it: the old consumer's word is not taken for the new epoch.
 func TestSubscribe_ReissuedAndInterrupted(t *testing.T) {

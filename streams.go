@@ -15,12 +15,18 @@ import (
 type account struct {
 	id     int64
 	ranges spans
-	tail   uint64
-	tailAt int64
+	tail   tail
 	stale  bool // the transaction that changed it was lost: read it again
 
 	skipped, duplicates, conflicts int64 // added in this transaction
 	touched                        map[uint64]struct{}
+}
+
+// A tail is the last message of a stream that is accounted for: its sequence,
+// and when the broker stored it, ns since 1970.
+type tail struct {
+	seq  uint64
+	time int64
 }
 
 var (
@@ -48,7 +54,7 @@ func (a *account) load(w *writer) error {
 	if err == nil {
 		var found bool
 		if found, err = w.conn.queryRow(qTail, v[:], a.id); found {
-			a.tail, a.tailAt = uint64(v[0].(int64)), v[1].(int64)
+			a.tail = tail{uint64(v[0].(int64)), v[1].(int64)}
 		}
 	}
 	if err != nil {
@@ -79,8 +85,8 @@ func (w *writer) account(p *position, o Outcome) error {
 			a.conflicts++
 		}
 	}
-	if p.seq >= a.tail {
-		a.tail, a.tailAt = p.seq, p.time
+	if p.seq >= a.tail.seq {
+		a.tail = tail{p.seq, p.time}
 	}
 	w.accounts[a] = struct{}{}
 	return nil
@@ -117,7 +123,7 @@ func (a *account) flush(w *writer) error {
 		}
 	}
 	clear(a.touched)
-	_, err := w.conn.exec(qStreamSet, a.id, int64(a.tail), a.tailAt, a.skipped, a.duplicates, a.conflicts)
+	_, err := w.conn.exec(qStreamSet, a.id, int64(a.tail.seq), a.tail.time, a.skipped, a.duplicates, a.conflicts)
 	a.skipped, a.duplicates, a.conflicts = 0, 0, 0
 	return err
 }
@@ -125,10 +131,10 @@ func (a *account) flush(w *writer) error {
 // accounted is a copy of an account, for goroutines other than the writer's.
 type accounted struct {
 	ranges spans
-	tail   uint64
-	tailAt int64
+	tail   tail
 	epoch  int64
 	again  bool // the stream was made anew just now: there was an earlier one
+	back   bool // it is an earlier one that was put back
 }
 
 // fresh reports whether nothing of the stream ever came to this file.
@@ -149,7 +155,7 @@ func (k accounted) resume(first uint64) uint64 {
 
 var (
 	qStreamFind = newQuery(`
-		SELECT id, epoch FROM inbox_stream
+		SELECT id, epoch, id = (SELECT max(id) FROM inbox_stream WHERE consumer = ?1 AND stream = ?2) FROM inbox_stream
 		 WHERE consumer = ?1 AND stream = ?2 AND created = ?3 ORDER BY epoch DESC LIMIT 1`)
 	qStreamAny = newQuery(`SELECT 1 FROM inbox_stream WHERE consumer = ?1 AND stream = ?2 LIMIT 1`)
 	qStreamAdd = newQuery(`INSERT INTO inbox_stream (consumer, stream, created, epoch, durable) VALUES (?1, ?2, ?3, ?4, ?5)`)
@@ -174,7 +180,7 @@ func (s *subscription) openAccount() (accounted, error) {
 		if err != nil {
 			return err
 		}
-		var v [2]driver.Value
+		var v [3]driver.Value
 		found, err := w.conn.queryRow(qStreamFind, v[:], s.c.id, stream, s.created)
 		if err != nil {
 			return w.fail("finding the account of a stream", err)
@@ -195,7 +201,7 @@ func (s *subscription) openAccount() (accounted, error) {
 		known, err = acct.copy(w)
 		known.again = isNew
 		if found {
-			known.epoch = v[1].(int64)
+			known.epoch, known.back = v[1].(int64), v[2] == int64(0)
 		}
 		return err
 	})
@@ -211,8 +217,8 @@ func (s *subscription) openAccount() (accounted, error) {
 }
 
 // reissued begins a new epoch of the same stream: up to sequence at all is as
-// it was.
-func (s *subscription) reissued(at uint64) (accounted, error) {
+// it was, and there the stream stands.
+func (s *subscription) reissued(at uint64, stands tail) (accounted, error) {
 	var known accounted
 	var acct *account
 	err := s.c.ib.do(s.ctx, func(w *writer) error {
@@ -220,7 +226,7 @@ func (s *subscription) reissued(at uint64) (accounted, error) {
 		if err != nil {
 			return err
 		}
-		var v [2]driver.Value
+		var v [3]driver.Value
 		if _, err := w.conn.queryRow(qStreamFind, v[:], s.c.id, stream, s.created); err != nil {
 			return w.fail("finding the account of a stream", err)
 		}
@@ -235,7 +241,11 @@ func (s *subscription) reissued(at uint64) (accounted, error) {
 		if _, err := w.conn.exec(qSkippedCopy, acct.id); err != nil {
 			return w.fail("beginning a new epoch of a stream", err)
 		}
+		if _, err := w.conn.exec(qStreamSet, acct.id, int64(stands.seq), stands.time, int64(0), int64(0), int64(0)); err != nil {
+			return w.fail("beginning a new epoch of a stream", err)
+		}
 		known, err = acct.copy(w)
+		known.epoch = epoch + 1
 		return err
 	})
 	if err != nil {
@@ -276,7 +286,7 @@ func (a *account) copy(w *writer) (accounted, error) {
 		// Should this transaction be lost, so is what was read in it.
 		w.accounts[a] = struct{}{}
 	}
-	return accounted{ranges: slices.Clone(a.ranges), tail: a.tail, tailAt: a.tailAt}, nil
+	return accounted{ranges: slices.Clone(a.ranges), tail: a.tail}, nil
 }
 
 // skip accounts for sequences that were never ours.
