@@ -12,7 +12,7 @@ import (
 func TestKill9(t *testing.T) {
 	seeded(t)
 	row := row(t, "kill -9")
-	bin := consumerBinary(t, "")
+	bin := consumerBinary(t)
 	worlds, lives := 1, 6
 	if *long {
 		worlds, lives = 40, 25

@@ -171,50 +171,25 @@ func (d *loopDisk) cut() error {
 	return nil
 }
 
-// consumerBinary builds the real program, with files of the module replaced
-// by others: overlay, as go build has it; "" for none.
-func consumerBinary(t *testing.T, overlay string) string {
+// theBinary builds the real program, once for all tests.
+var theBinary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "torture-")
+	if err != nil {
+		return "", err
+	}
+	atExit = append(atExit, func() { os.RemoveAll(dir) })
+	bin := filepath.Join(dir, "edge-consumer")
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "../../cmd/edge-consumer").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+func consumerBinary(t *testing.T) string {
 	t.Helper()
-	build := func(dir string) (string, error) {
-		bin := filepath.Join(dir, "edge-consumer")
-		args := []string{"build", "-ldflags=-s -w", "-o", bin}
-		if overlay != "" {
-			args = append(args, "-overlay", overlay)
-		}
-		out, err := exec.Command("go", append(args, "../../cmd/edge-consumer")...).CombinedOutput()
-		if err != nil {
-			return "", fmt.Errorf("go build: %w\n%s", err, out)
-		}
-		return bin, nil
-	}
-	var bin string
-	var err error
-	if overlay != "" {
-		bin, err = build(t.TempDir())
-	} else {
-		bin, err = built(build)
-	}
+	bin, err := theBinary()
 	require.NoError(t, err)
 	return bin
-}
-
-var theBinary struct {
-	sync.Once
-	path string
-	err  error
-}
-
-// built builds once for all tests.
-func built(build func(dir string) (string, error)) (string, error) {
-	theBinary.Do(func() {
-		var dir string
-		if dir, theBinary.err = os.MkdirTemp("", "torture-bin-"); theBinary.err != nil {
-			return
-		}
-		atExit = append(atExit, func() { os.RemoveAll(dir) })
-		theBinary.path, theBinary.err = build(dir)
-	})
-	return theBinary.path, theBinary.err
 }
 
 // brokerEnv makes of this test binary a nats-server: "PORT SYNC DIR".

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -24,15 +25,25 @@ type mutant struct {
 	edits map[string][]string
 }
 
-var mutants = []mutant{
-	{"synchronous=NORMAL", "CrashImages", "was acknowledged and is lost", map[string][]string{"sqlite.go": {
+var (
+	normal = map[string][]string{"sqlite.go": {
 		`"_synchronous":  {"FULL"}`, `"_synchronous":  {"NORMAL"}`,
 		`{"synchronous", "2"}`, `{"synchronous", "1"}`,
-	}}},
+	}}
+	early = map[string][]string{"pull.go": {
+		"n := s.inflight.add(raw.Reply, m.size())", "n := s.inflight.add(raw.Reply, m.size()); _ = s.nc.Publish(raw.Reply, ackAck)",
+	}}
+)
+
+var mutants = []mutant{
+	{"synchronous=NORMAL", "CrashImages", "was acknowledged and is lost", normal},
 	{"acknowledged before the commit", "CrashImages", "was acknowledged and ", map[string][]string{"writer.go": {
 		"	if err := w.conn.commit(); err != nil {",
 		"	for i, j := range w.group {\n		j.settle(w.errs[i])\n	}\n	w.group, w.errs = nil, nil\n	if err := w.conn.commit(); err != nil {",
 	}}},
+	{"synchronous=NORMAL, real power cuts", "PowerCuts", "acknowledged and are not in the file", normal},
+	{"acknowledged on arrival, real power cuts", "PowerCuts", "acknowledged and are not in the file", early},
+	{"acknowledged on arrival, kill -9", "Kill9", "acknowledged and are not in the file", early},
 	{"a failed commit taken for done", "IOFaults", "was acknowledged and is not there", map[string][]string{"writer.go": {
 		`	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, storageError("committing", err))`, `	return nil`,
 	}}},
@@ -67,6 +78,13 @@ var mutants = []mutant{
 	{"order by key forgotten", "CrashImages", "order by key", map[string][]string{"delivery.go": {
 		"		if blocked, err = w.keyOpen(c.id, m.Key, r.seq, !c.opts.DeadPasses); err != nil {", "		if _, err = w.keyOpen(c.id, m.Key, r.seq, !c.opts.DeadPasses); err != nil {",
 	}}},
+	{"backoff trusts the wall clock", "Simulation", "", map[string][]string{
+		"writer.go":   {"			_, err = w.conn.exec(qClock, w.now)\n", ""},
+		"delivery.go": {"if s.nextAt > w.now && s.nextAt-w.now <= s.delay {", "if s.nextAt > w.now {"},
+	}},
+	{"a message tried again keeps its attempts", "Linearizable", "", map[string][]string{"admin.go": {
+		"SET status = 1, attempts = 0, failures = 0, processed_at", "SET status = 1, processed_at",
+	}}},
 	{"the poller ends at the first error", "IOFaults/read_EIO", "Condition never satisfied", map[string][]string{"worker.go": {
 		"			drop() // whatever is wrong with it, the next one may be well", "			return",
 	}}},
@@ -84,6 +102,9 @@ func TestMutants(t *testing.T) {
 	}
 	r := row(t, "Mutants, each caught")
 	for _, m := range mutants {
+		if runtime.GOOS != "linux" && (m.part == "PowerCuts" || m.part == "Kill9") {
+			continue
+		}
 		t.Run(m.name, func(t *testing.T) {
 			r.Faults++
 			cmd := exec.Command("go", "test", "-count=1", "-failfast", "-run", "^Test"+strings.Replace(m.part, "/", "$/", 1), ".")

@@ -11,7 +11,7 @@ import (
 func TestPowerCuts(t *testing.T) {
 	seeded(t)
 	row := row(t, "Real power cuts")
-	bin := consumerBinary(t, "")
+	bin := consumerBinary(t)
 	worlds, lives := 1, 6
 	if *long {
 		worlds, lives = 10, 20
@@ -27,7 +27,7 @@ func TestPowerCuts(t *testing.T) {
 func TestPowerCuts_ForgetfulBroker(t *testing.T) {
 	seeded(t)
 	row := row(t, "Power cuts of a broker that syncs every two minutes")
-	bin := consumerBinary(t, "")
+	bin := consumerBinary(t)
 	worlds, lives := 1, 3
 	if *long {
 		worlds, lives = 2, 20

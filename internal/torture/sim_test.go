@@ -376,7 +376,8 @@ func (s *simulation) diskFails(t *rapid.T) {
 	g := s.gateway(t)
 	f := faults[rapid.IntRange(0, len(faults)-1).Draw(t, "fault")]
 	nth := int64(rapid.IntRange(1, 8).Draw(t, "nth"))
-	s.tell("disk of %s: %s once %t from the %d.", g.name, f.name, f.once, nth)
+	once := rapid.Bool().Draw(t, "once")
+	s.tell("disk of %s: %s %s once %t from the %d.", g.name, f.kind, f.name, once, nth)
 	s.count(func(r *Row) { r.Faults++ })
 	g.failing = true
 	var count atomic.Int64
@@ -384,7 +385,7 @@ func (s *simulation) diskFails(t *rapid.T) {
 		if k != f.kind {
 			return 0
 		}
-		if at := count.Add(1); at == nth || at > nth && !f.once {
+		if at := count.Add(1); at == nth || at > nth && !once {
 			return f.code
 		}
 		return 0
