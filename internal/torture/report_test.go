@@ -99,25 +99,51 @@ const (
 	tableEnd   = "<!-- to here -->\n"
 )
 
-func table() string {
-	var b strings.Builder
-	b.WriteString("| part | faults | images | kills | cuts | duplicates | lost | applied twice | corrupt | seconds |\n")
-	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
-	sum := Row{Part: "**all**"}
+// table is the rows of this run, after those of an older table whose parts did
+// not run, and their sums.
+func table(older string) string {
+	lines := keep(older)
 	for _, r := range rows {
-		fmt.Fprintln(&b, r)
-		sum.Faults += r.Faults
-		sum.Images += r.Images
-		sum.Kills += r.Kills
-		sum.Cuts += r.Cuts
-		sum.Duplicates += r.Duplicates
-		sum.Lost += r.Lost
-		sum.Twice += r.Twice
-		sum.Corrupt += r.Corrupt
-		sum.Seconds += r.Seconds
+		lines = append(lines, r.String())
 	}
-	fmt.Fprintln(&b, &sum)
-	return b.String()
+	var sums [9]int
+	for _, line := range lines {
+		for i, cell := range cells(line)[1:] {
+			n, err := strconv.Atoi(strings.ReplaceAll(cell, ",", ""))
+			if err == nil { // the others are "–"
+				sums[i] += n
+			}
+		}
+	}
+	all := &Row{"**all**", sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7], float64(sums[8]), "", sync.Mutex{}}
+	return "| part | faults | images | kills | cuts | duplicates | lost | applied twice | corrupt | seconds |\n" +
+		"|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n" +
+		strings.Join(append(lines, all.String()), "\n") + "\n"
+}
+
+// keep are the rows of an older table whose parts did not run this time.
+func keep(older string) (lines []string) {
+	for line := range strings.Lines(older) {
+		c := cells(strings.TrimSpace(line))
+		if len(c) != 10 || c[0] == "part" || c[0] == "**all**" || strings.HasPrefix(c[0], "-") {
+			continue
+		}
+		again := false
+		for _, r := range rows {
+			again = again || c[0] == r.Part || strings.HasPrefix(c[0], r.Part+" (")
+		}
+		if !again {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+func cells(line string) (all []string) {
+	for cell := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
+		all = append(all, strings.TrimSpace(cell))
+	}
+	return all
 }
 
 // versions says what the lab ran on.
@@ -140,11 +166,11 @@ func writeReport(file string) error {
 		return err
 	}
 	before, rest, ok := strings.Cut(string(b), tableBegin)
-	_, after, ok2 := strings.Cut(rest, tableEnd)
+	between, after, ok2 := strings.Cut(rest, tableEnd)
 	if !ok || !ok2 {
 		return fmt.Errorf("%s has no marks for the table: %q and %q", file, tableBegin, tableEnd)
 	}
-	text := before + tableBegin + "\n" + versions() + ":\n\n" + table() + "\n" + tableEnd + after
+	text := before + tableBegin + "\n" + versions() + ":\n\n" + table(between) + "\n" + tableEnd + after
 	return os.WriteFile(file, []byte(text), 0o644)
 }
 
@@ -152,13 +178,14 @@ func writeReport(file string) error {
 var atExit []func()
 
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // what runs side by side waits most of its time
 	flag.Parse()
 	code := m.Run()
 	for _, fn := range atExit {
 		fn()
 	}
 	if len(rows) > 0 && (testing.Verbose() || *report != "") {
-		fmt.Printf("\n%s:\n\n%s\n", versions(), table())
+		fmt.Printf("\n%s:\n\n%s\n", versions(), table(""))
 	}
 	if *report != "" {
 		if err := writeReport(*report); err != nil {
@@ -169,15 +196,19 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestReport_KeepsTheText: only what is between the marks changes.
+// TestReport_KeepsTheText: only what is between the marks changes, and the rows
+// of parts that did not run stay.
 func TestReport_KeepsTheText(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "r.md")
-	require.NoError(t, os.WriteFile(file, []byte("# R\n"+tableBegin+"old\n"+tableEnd+"after\n"), 0o600))
+	older := "| part | x |\n| Another part (note) | 1,000 | – | – | – | 2 | 0 | 0 | 0 | 3 |\n| **all** | 9 | – | – | – | 2 | 0 | 0 | 0 | 3 |\n"
+	require.NoError(t, os.WriteFile(file, []byte("# R\n"+tableBegin+"old\n"+older+tableEnd+"after\n"), 0o600))
 	require.NoError(t, writeReport(file))
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Regexp(t, `(?s)^# R\n<!--.*\| part \|.*-->\nafter\n$`, string(b))
 	require.NotContains(t, string(b), "old")
+	require.Contains(t, string(b), "\n| Another part (note) | 1,000 | – | – | – | 2 | 0 | 0 | 0 | 3 |\n")
+	require.NotContains(t, string(b), "| 9 |")
 	require.NoError(t, os.WriteFile(file, []byte("# R\n"), 0o600))
 	require.ErrorContains(t, writeReport(file), "marks")
 }
