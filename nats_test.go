@@ -660,8 +660,11 @@ func TestSubscribe_PauseResume(t *testing.T) {
 	l.notPulling("c")
 	before := l.settled("c")
 	l.publishN(4, 10)
-	ci := l.info("c")
-	assert.EqualValues(t, 7, ci.NumPending, "they stay on the broker")
+	var ci *jetstream.ConsumerInfo
+	l.eventually(func() bool { // the broker counts them a little later
+		ci = l.info("c")
+		return ci.NumPending == 7
+	}, "they stay on the broker")
 	assert.Equal(t, before.Delivered.Consumer, ci.Delivered.Consumer)
 	assert.Zero(t, ci.NumAckPending)
 	a := l.accounted(3)
