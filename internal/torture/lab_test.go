@@ -92,6 +92,9 @@ func (l *life) handle(ctx context.Context, tx *inbox.Tx, m *inbox.Message) error
 	if len(m.ID) > 3 && m.ID[:3] == "bad" {
 		return inbox.Permanent(errors.New("never"))
 	}
+	if len(m.ID) > 5 && m.ID[:5] == "flaky" && m.Attempt < 3 {
+		return errors.New("not yet")
+	}
 	return nil
 }
 
