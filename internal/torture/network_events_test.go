@@ -106,13 +106,13 @@ func (n *network) suffer(more int) {
 // while lets a fault last for up to so many milliseconds.
 func (n *network) while(ms int) { time.Sleep(time.Duration(n.r.IntN(ms)+1) * time.Millisecond) }
 
-// again waits until messages have come again.
+// again waits until messages have come again; in the long form as many as the
+// broker has out for delivery, several times.
 func (n *network) again() {
 	more := 200 + n.r.IntN(300)
 	if *long {
-		more = 30_000
+		more = 8 * (2*n.opts.Prefetch + 1000)
 	}
-	n.through()
 	before := n.duplicates()
 	n.eventually("messages come again", func() bool { return n.duplicates() >= before+more })
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -181,15 +180,6 @@ func (n *network) close() {
 func (n *network) eventually(what string, cond func() bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !cond(); time.Sleep(3 * time.Millisecond) {
-		if time.Now().After(deadline) { // DEBUG
-			b := make([]byte, 1<<20)
-			os.WriteFile("/dev/shm/net/stacks.txt", b[:runtime.Stack(b, true)], 0o644)
-			if c, err := n.js.Consumer(context.Background(), stream, "c"); err == nil {
-				n.t.Logf("%+v", c.CachedInfo())
-			} else {
-				n.t.Log(err)
-			}
-		}
 		require.True(n.t, time.Now().Before(deadline), "not within a minute: %s", what)
 	}
 }
