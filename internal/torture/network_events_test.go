@@ -106,15 +106,19 @@ func (n *network) suffer(more int) {
 // while lets a fault last for up to so many milliseconds.
 func (n *network) while(ms int) { time.Sleep(time.Duration(n.r.IntN(ms)+1) * time.Millisecond) }
 
-// again waits until messages have come again; in the long form as many as the
-// broker has out for delivery, several times.
+// again waits until messages have come again. In the long form it then goes on
+// until all that the broker has out for delivery came several times, or it
+// takes too long.
 func (n *network) again() {
-	more := 200 + n.r.IntN(300)
-	if *long {
-		more = 8 * (2*n.opts.Prefetch + 1000)
-	}
 	before := n.duplicates()
-	n.eventually("messages come again", func() bool { return n.duplicates() >= before+more })
+	few := before + 200 + n.r.IntN(300)
+	n.eventually("messages come again", func() bool { return n.duplicates() >= few })
+	if *long {
+		many := before + 8*(2*n.opts.Prefetch+1000)
+		for end := time.Now().Add(10 * time.Second); n.duplicates() < many && time.Now().Before(end); {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
 }
 
 // admin does something at the broker.

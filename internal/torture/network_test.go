@@ -252,12 +252,25 @@ func (n *network) produce(r *rand.Rand) (stop func()) {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 			}
-			time.Sleep(10 * time.Millisecond) // what is published is no flood
+			// What is published is no flood, whatever this machine can take.
+			for time.Sleep(10 * time.Millisecond); ctx.Err() == nil && n.behind() > 5000; time.Sleep(10 * time.Millisecond) {
+			}
 		}
 	})
 	stop = sync.OnceFunc(func() { cancel(); work.Wait() })
 	n.t.Cleanup(stop)
 	return stop
+}
+
+// behind is how many messages the broker has that it did not yet deliver.
+func (n *network) behind() uint64 {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c, err := n.js.Consumer(ctx, stream, "c")
+	if err != nil {
+		return 0 // nobody knows
+	}
+	return c.CachedInfo().NumPending
 }
 
 // placeOf reads the reply subject of a message.
