@@ -121,10 +121,12 @@ func (s *subscription) agree(ctx context.Context) error {
 			return err
 		}
 	}
-	if start == 0 && s.opts.Key != nil && ci.NumAckPending > 0 {
+	if start == 0 && s.opts.Key != nil && (ci.NumAckPending > 0 || ci.NumWaiting > 0) {
 		// What was delivered and did not reach the file would come again after
-		// AckWait, behind later messages of its key: begin again there.
-		if next := known.resume(info.State.FirstSeq); next <= ci.Delivered.Stream {
+		// AckWait, behind later messages of its key: begin again there. So would
+		// what is delivered to requests that are not ours: those of a connection,
+		// say, that we have lost and the broker still has. They end with the consumer.
+		if next := known.resume(info.State.FirstSeq); next <= ci.Delivered.Stream || ci.NumWaiting > 0 {
 			start = next
 		}
 	}
