@@ -16,25 +16,25 @@ type event struct {
 	do   func(*network)
 }
 
-// cuts befall connections.
+// cuts befall connections: each that is hit counts.
 var cuts = []event{
-	{"cut", func(n *network) { n.proxy.Cut() }},
-	{"reset", func(n *network) { n.proxy.Reset() }},
-	{"the broker keeps a connection that the client has given up", func(n *network) { n.proxy.Orphan() }},
-	{"half-open: nothing arrives any more, nobody knows", func(n *network) { n.proxy.Silence() }},
-	{"what the client sends is lost, then a reset", func(n *network) { n.proxy.Mute(); n.while(200); n.proxy.Reset() }},
-	{"what the client sends is lost", func(n *network) { n.proxy.Mute() }},
+	{"cut", func(n *network) { n.row.Cuts += n.proxy.Cut() }},
+	{"reset", func(n *network) { n.row.Cuts += n.proxy.Reset() }},
+	{"the broker keeps a connection that the client has given up", func(n *network) { n.row.Cuts += n.proxy.Orphan() }},
+	{"half-open: nothing arrives any more, nobody knows", func(n *network) { n.row.Cuts += n.proxy.Silence() }},
+	{"what the client sends is lost, then a reset", func(n *network) { n.row.Cuts += n.proxy.Mute(); n.while(200); n.proxy.Reset() }},
+	{"what the client sends is lost", func(n *network) { n.row.Cuts += n.proxy.Mute() }},
 	{"unreachable", func(n *network) {
 		n.proxy.Unreachable(true)
-		n.proxy.Cut()
+		n.row.Cuts += n.proxy.Cut()
 		n.while(200)
 		n.proxy.Unreachable(false)
 	}},
-	{"given-up connections end", func(n *network) { n.proxy.Reap() }},
+	{"given-up connections end", func(n *network) { n.row.Cuts += n.proxy.Reap() }},
 }
 
-// faults befall everything else.
-var faultsOfTheNetwork = []event{
+// others befall everything else.
+var others = []event{
 	{"stall", func(n *network) { release := n.proxy.Stall(); n.while(600); release() }},
 	{"slow", func(n *network) { n.proxy.Slow(int64(1 + n.r.IntN(200))); n.while(300); n.proxy.Slow(0) }},
 	{"acknowledgements are lost", func(n *network) { n.proxy.LoseAcks(1); n.again(); n.proxy.LoseAcks(0) }},
@@ -77,7 +77,7 @@ var faultsOfTheNetwork = []event{
 // events meet: the next one may come before the network has got over the last.
 func (n *network) suffer(more int) {
 	var order []int
-	all := len(cuts) + len(faultsOfTheNetwork)
+	all := len(cuts) + len(others)
 	for order = n.r.Perm(all); more > 0; more-- {
 		order = append(order, n.r.IntN(all))
 	}
@@ -87,9 +87,8 @@ func (n *network) suffer(more int) {
 		var e event
 		if i < len(cuts) {
 			e = cuts[i]
-			n.row.Cuts++
 		} else {
-			e = faultsOfTheNetwork[i-len(cuts)]
+			e = others[i-len(cuts)]
 			n.row.Faults++
 		}
 		n.story = append(n.story, fmt.Sprint(time.Now().Format("05.000 "), e.name))
