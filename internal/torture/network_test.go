@@ -345,6 +345,7 @@ func (n *network) finish() {
 	n.unsubscribe()
 	n.proxy.Close()
 	n.row.Duplicates += n.duplicates()
+	n.t.Logf("%d duplicates so far", n.row.Duplicates)
 	require.NoError(n.t, n.db.Close())
 	require.NoError(n.t, n.life.close())
 	for _, end := range []string{"-wal", "-shm"} {
