@@ -134,14 +134,16 @@ func (s *subscription) agree(ctx context.Context) error {
 		}
 	}
 	if start == 0 {
-		if start, err = s.reconcile(ctx, stream, info, ci, known); err != nil {
+		if start, err = s.reconcile(ctx, stream, info, ci, &known); err != nil {
 			return err
 		}
 	}
-	if start == 0 && s.opts.Key != nil && ci.NumAckPending > 0 {
+	if start == 0 && s.opts.Key != nil && (ci.NumAckPending > 0 || ci.NumWaiting > 0) {
 		// What was delivered and did not reach the file would come again after
-		// AckWait, behind later messages of its key: begin again there.
-		if next := known.resume(info.State.FirstSeq); next <= ci.Delivered.Stream {
+		// AckWait, behind later messages of its key: begin again there. So would
+		// what is delivered to requests that are not ours: those of a connection,
+		// say, that we have lost and the broker still has. They end with the consumer.
+		if next := known.resume(info.State.FirstSeq); next <= ci.Delivered.Stream || ci.NumWaiting > 0 {
 			start = next
 		}
 	}
@@ -346,8 +348,9 @@ func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq ui
 
 // reconcile looks for sequences that the broker holds for acknowledged and
 // the file does not have: its file was put back from an older copy, say. It
-// returns where the consumer must start again, or 0.
-func (s *subscription) reconcile(ctx context.Context, stream jetstream.Stream, info *jetstream.StreamInfo, ci *jetstream.ConsumerInfo, known accounted) (start uint64, err error) {
+// returns where the consumer must start again, or 0. What it accounts for as
+// skipped is known from then on.
+func (s *subscription) reconcile(ctx context.Context, stream jetstream.Stream, info *jetstream.StreamInfo, ci *jetstream.ConsumerInfo, known *accounted) (start uint64, err error) {
 	floor := ci.AckFloor.Stream
 	if ci.NumAckPending == 0 { // it stands at the last one delivered, behind which some were skipped
 		floor = max(floor, ci.Delivered.Stream)
@@ -363,6 +366,7 @@ func (s *subscription) reconcile(ctx context.Context, stream jetstream.Stream, i
 			s.c.ib.alert(Alert{Kind: AlertConsumerNew, Consumer: s.c.name, Stream: s.stream,
 				Detail: fmt.Sprintf("durable %s was there before this file; going on after sequence %d", s.opts.Durable, floor)})
 		}
+		known.ranges = spans{{1, floor}}
 		return 0, s.skip(span{1, floor})
 	}
 	for _, gap := range known.ranges.gaps(1, floor) {
@@ -374,6 +378,7 @@ func (s *subscription) reconcile(ctx context.Context, stream jetstream.Stream, i
 			if err := s.skip(gap); err != nil {
 				return 0, err
 			}
+			known.ranges, _, _, _ = known.ranges.add(gap.first, gap.last)
 			continue
 		}
 		s.c.ib.alert(Alert{Kind: AlertMissing, Consumer: s.c.name, Stream: s.stream,

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -832,6 +833,75 @@ func TestSubscribe_OrderByKeyOverBreaks(t *testing.T) {
 	l.settled("c")
 	l.accounted(n)
 }
+
+// The client loses its connection, which lives on at the broker with the open
+// requests of it: what the broker sends there must not be overtaken.
+func TestSubscribe_OrderByKeyBesideAnOldConnection(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	line := &deafWire{}
+	t.Cleanup(line.close)
+	l.subscribe(c, &SubscribeOptions{Key: KeyFromHeader("Key"), AckWait: quick}, nats.SetCustomDialer(line))
+	l.publishKeyed(3)
+	l.applied(3)
+	l.settled("c")
+	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting == 2 }, "pulling")
+	line.abandon()
+	l.eventually(func() bool { return line.dials.Load() == 2 }, "connected again")
+	l.eventually(func() bool { ci := l.info("c"); return ci != nil && (ci.NumWaiting == 4 || ci.Config.OptStartSeq == 4) }, "pulling again")
+	var ms []*nats.Msg
+	for i := range 30 {
+		m := event("x", fmt.Sprint("later ", i), "")
+		m.Header.Set("Key", fmt.Sprint("k", i%3))
+		ms = append(ms, m)
+	}
+	l.publish(ms...)
+	l.applied(33)
+	l.inOrder()
+	l.settled("c")
+	l.accounted(33)
+}
+
+// A deafWire can let the client give its connection up without the broker
+// getting to know.
+type deafWire struct {
+	dials atomic.Int64
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// Dial makes it a nats.CustomDialer.
+func (w *deafWire) Dial(network, address string) (net.Conn, error) {
+	c, err := net.Dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns = append(w.conns, c)
+	w.dials.Add(1)
+	return &deafConn{Conn: c}, nil
+}
+
+// abandon ends reading from the connection; closing it does not reach the broker.
+func (w *deafWire) abandon() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.conns[len(w.conns)-1].SetReadDeadline(time.Now())
+}
+
+func (w *deafWire) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+}
+
+type deafConn struct{ net.Conn }
+
+func (c *deafConn) Close() error { return nil }
 
 // Shutdown in the middle of the traffic: what was committed is acknowledged.
 func TestSubscribe_Shutdown(t *testing.T) {

@@ -755,6 +755,31 @@ func TestSubscribe_ExistingDurable(t *testing.T) {
 }
 
 // A hosted broker limits what a consumer may ask for.
+// Another program used the durable consumer before, and left some messages
+// unacknowledged: with a key, too, what it acknowledged is not taken again.
+func TestSubscribe_ExistingDurableWithKey(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	l.publishN(1, 9)
+	had, err := l.js.CreateConsumer(ctxBG, evStream, jetstream.ConsumerConfig{Durable: "had", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute})
+	require.NoError(t, err)
+	batch, err := had.Fetch(7, jetstream.FetchMaxWait(5*time.Second))
+	require.NoError(t, err)
+	n := 0
+	for m := range batch.Messages() {
+		if n++; n <= 5 {
+			require.NoError(t, m.DoubleAck(ctxBG))
+		}
+	}
+	require.NoError(t, batch.Error())
+	require.Equal(t, 7, n)
+	l.subscribe(l.consumer("c", nil, nil), &SubscribeOptions{Durable: "had", Key: KeyFromHeader("Key")})
+	l.applied(4)
+	l.once(6, 9)
+	l.settled("had")
+	assert.EqualValues(t, 5, l.accounted(9).Skipped)
+}
+
 func TestSubscribe_LimitsOfTheServer(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLabOn(t, nil, func(o *server.Options) {
