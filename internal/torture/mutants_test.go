@@ -78,6 +78,15 @@ var mutants = []mutant{
 	{"order by key forgotten", "CrashImages", "order by key", map[string][]string{"delivery.go": {
 		"		if blocked, err = w.keyOpen(c.id, m.Key, r.seq, !c.opts.DeadPasses); err != nil {", "		if _, err = w.keyOpen(c.id, m.Key, r.seq, !c.opts.DeadPasses); err != nil {",
 	}}},
+	{"identity from the sequence alone", "Network", "", map[string][]string{"identity.go": {
+		`		b = strconv.AppendInt(b, m.pos.created, 10)
+		b = append(b, '/')
+		b = strconv.AppendUint(b, m.pos.seq, 10)
+		b = append(b, '/')
+		b = strconv.AppendInt(b, m.pos.time, 10)
+`, `		b = strconv.AppendUint(b, m.pos.seq, 10)
+`,
+	}}},
 	{"backoff trusts the wall clock", "Simulation", "", map[string][]string{
 		"writer.go":   {"			_, err = w.conn.exec(qClock, w.now)\n", ""},
 		"delivery.go": {"if s.nextAt > w.now && s.nextAt-w.now <= s.delay {", "if s.nextAt > w.now {"},
