@@ -15,6 +15,7 @@ import (
 type delivery struct {
 	c     *Consumer
 	m     Message
+	pos   position // what m.pos points to when it came from JetStream
 	hash  [32]byte
 	cols  columns // as insert binds them, made away from the writer
 	store bool    // do not apply it now

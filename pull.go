@@ -245,11 +245,16 @@ func (s *subscription) delivery(raw *nats.Msg) *delivery {
 		s.c.ib.log.Error("message with an unreadable reply subject", "consumer", s.c.name, "subject", raw.Subject, "error", err)
 		return nil
 	}
-	m := Message{
-		Subject: raw.Subject, Headers: Header(raw.Header), Payload: raw.Data,
-		Stream: s.stream, StreamSeq: meta.Sequence.Stream,
-		pos: &position{acct: s.acct, created: s.created, seq: meta.Sequence.Stream, from: meta.Sequence.Stream, time: meta.Timestamp.UnixNano()},
+	d := &delivery{
+		c: s.c, ctx: s.c.ctx, store: s.opts.StoreFirst, line: s.line,
+		m: Message{
+			Subject: raw.Subject, Headers: Header(raw.Header), Payload: raw.Data,
+			Stream: s.stream, StreamSeq: meta.Sequence.Stream,
+		},
+		pos: position{acct: s.acct, created: s.created, seq: meta.Sequence.Stream, from: meta.Sequence.Stream, time: meta.Timestamp.UnixNano()},
 	}
+	m := &d.m
+	m.pos = &d.pos
 	// One that the broker could not deliver at first comes as if it were new.
 	isNew := meta.NumDelivered == 1 && m.pos.seq > s.cursor.seq
 	s.cursor.valid = s.cursor.valid && meta.Sequence.Consumer == s.cursor.dseq+1
@@ -262,21 +267,19 @@ func (s *subscription) delivery(raw *nats.Msg) *delivery {
 		s.cursor.seq, s.cursor.valid = m.pos.seq, true
 	}
 
-	if err := s.opts.Identity.identify(&m); err != nil {
+	if err := s.opts.Identity.identify(m); err != nil {
 		m.invalid = err.Error()
 	} else if s.opts.Key != nil {
-		if m.Key, err = s.opts.Key(&m); err != nil {
+		if m.Key, err = s.opts.Key(m); err != nil {
 			m.Key, m.invalid = "", fmt.Sprintf("no ordering key: %v", err)
 		}
 	}
 
-	d, err := s.c.delivery(m)
-	if err != nil {
+	if err := d.prepare(); err != nil {
 		s.c.ib.alert(Alert{Kind: AlertDead, Consumer: s.c.name, Stream: s.stream, MessageID: m.ID, Err: err, Detail: "left on the broker"})
 		return nil
 	}
 	n := s.inflight.add(raw.Reply, m.size())
-	d.ctx, d.store, d.line = s.c.ctx, s.opts.StoreFirst, s.line
 	d.done = func(o Outcome, err error) {
 		switch {
 		case err == nil:
