@@ -291,7 +291,8 @@ func (s *subscription) delivery(raw *nats.Msg) *delivery {
 			// Left to AckWait.
 		default:
 			_ = s.nc.Publish(raw.Reply, s.nak)
-			s.inflight.trouble.Store(&err)
+			trouble := err // err itself would be on the heap for every message
+			s.inflight.trouble.Store(&trouble)
 		}
 		s.inflight.remove(n)
 	}
