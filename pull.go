@@ -197,7 +197,7 @@ func (s *subscription) rest(queue []*delivery, ch chan *nats.Msg) {
 	left := false
 	take := func(d *delivery) {
 		if left = left || s.inflight.trouble.Load() != nil || s.c.ib.w.q.push(ctx, d) != nil; left {
-			d.done(0, ErrClosed) // left to AckWait
+			s.settled(d, ErrClosed)
 		}
 	}
 	for _, d := range queue {
@@ -251,6 +251,7 @@ func (s *subscription) delivery(raw *nats.Msg) *delivery {
 			Subject: raw.Subject, Headers: Header(raw.Header), Payload: raw.Data,
 			Stream: s.stream, StreamSeq: meta.Sequence.Stream,
 		},
+		sub: s, reply: raw.Reply,
 		pos: position{acct: s.acct, created: s.created, seq: meta.Sequence.Stream, from: meta.Sequence.Stream, time: meta.Timestamp.UnixNano()},
 	}
 	m := &d.m
@@ -279,24 +280,26 @@ func (s *subscription) delivery(raw *nats.Msg) *delivery {
 		s.c.ib.alert(Alert{Kind: AlertDead, Consumer: s.c.name, Stream: s.stream, MessageID: m.ID, Err: err, Detail: "left on the broker"})
 		return nil
 	}
-	n := s.inflight.add(raw.Reply, m.size())
-	d.done = func(o Outcome, err error) {
-		switch {
-		case err == nil:
-			_ = s.nc.Publish(raw.Reply, ackAck) // lost: it comes again, a duplicate
-			if o != Duplicate {
-				s.inflight.progress.Store(true)
-			}
-		case errors.Is(err, ErrClosed):
-			// Left to AckWait.
-		default:
-			_ = s.nc.Publish(raw.Reply, s.nak)
-			trouble := err // err itself would be on the heap for every message
-			s.inflight.trouble.Store(&trouble)
-		}
-		s.inflight.remove(n)
-	}
+	d.inflight = s.inflight.add(raw.Reply, m.size())
 	return d
+}
+
+// settled acknowledges d, or asks for it again when err kept it out of the file.
+func (s *subscription) settled(d *delivery, err error) {
+	switch {
+	case err == nil:
+		_ = s.nc.Publish(d.reply, ackAck) // lost: it comes again, a duplicate
+		if d.outcome != Duplicate {
+			s.inflight.progress.Store(true)
+		}
+	case errors.Is(err, ErrClosed):
+		// Left to AckWait.
+	default:
+		_ = s.nc.Publish(d.reply, s.nak)
+		trouble := err // err itself would be on the heap for every message
+		s.inflight.trouble.Store(&trouble)
+	}
+	s.inflight.remove(d.inflight)
 }
 
 // inflight are the messages that came and are not settled.
