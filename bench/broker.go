@@ -38,7 +38,8 @@ func (l *lab) broker(separate bool) *broker {
 	}
 	b.nc = get(nats.Connect(b.url))
 	l.atEnd = append(l.atEnd, b.nc.Close)
-	b.js = get(jetstream.New(b.nc))
+	// Publishing never waits for what was published: an open loop must not.
+	b.js = get(jetstream.New(b.nc, jetstream.WithPublishAsyncMaxPending(1<<20)))
 	return b
 }
 

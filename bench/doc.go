@@ -4,7 +4,7 @@ package main
 
 const docIntro = `# Benchmarks
 
-*Made by ` + "`make bench`" + ` from what it measured ([bench/results](../bench/results)); do not edit.*
+*Made by ` + "`make bench`" + ` from what it measured (bench/results); do not edit.*
 
 What the inbox costs beside what it could be replaced by, measured so that nobody has to
 believe us: ` + "`make bench`" + ` measures again, ` + "`make bench BENCH=-quick`" + ` tries it out in a few minutes.

@@ -58,7 +58,7 @@ func makeID(rnd *rand.Rand, kind string, i int) string {
 	case "ulid":
 		var id ulid.ULID
 		must(id.SetTime(ulid.Timestamp(time.Unix(1_800_000_000, 0)) + uint64(i)/10)) // ten in a millisecond
-		must(id.SetEntropy(fmt.Appendf(nil, "%08x%02x", uint32(hi), i%10)[:10]))
+		must(id.SetEntropy(fmt.Appendf(nil, "%02x%08x", i%10, uint32(hi))))
 		return id.String()
 	case "sequential":
 		return fmt.Sprintf("order-%012d", i)

@@ -152,14 +152,8 @@ with an empty file, and with a million messages that wait to be retried while Ru
 func (l *lab) fullSpeed(b *broker, e *events, start func(*broker, string) consuming, p *point) {
 	dir, remove := l.folder()
 	defer remove()
-	b.empty()
-	c := start(b, dir)
-	within(time.Minute, "a durable consumer", func() bool { _, err := b.js.Consumer(l.ctx, stream, "orders"); return err == nil })
-	time.Sleep(time.Duration(l.few(2000, 200)) * time.Millisecond)
-	p.add(restFigure, memory(c.pid, "VmRSS:"))
-	c.stop()
 	b.fill(e)
-	c = start(b, dir)
+	c := start(b, dir)
 	cpu, written := cpuTime(c.pid), writtenBy(c.pid)
 	var allocated float64
 	if c.mallocs != nil {
@@ -176,13 +170,16 @@ func (l *lab) fullSpeed(b *broker, e *events, start func(*broker, string) consum
 	c.stop()
 }
 
-// steady measures memory while 10,000 messages a second are offered.
+// steady measures memory at rest, and while 10,000 messages a second are offered.
 func (l *lab) steady(b *broker, start func(*broker, string) consuming, p *point) {
 	dir, remove := l.folder()
 	defer remove()
 	const perSecond = 10_000
 	b.empty()
 	c := start(b, dir)
+	b.awaitPulling("orders")
+	time.Sleep(time.Duration(l.few(2000, 200)) * time.Millisecond)
+	p.add(restFigure, memory(c.pid, "VmRSS:"))
 	r := newRecorder(0)
 	n := l.few(20*perSecond, perSecond/10)
 	r.offer(b, makeEvents(n, "random", 1, 0).ids, perSecond)

@@ -11,7 +11,7 @@ import (
 // handwritten is the consumer as a competent programmer writes it: nats.go's
 // Consume, one transaction a message (its id, the business INSERT), then the
 // acknowledgement. fails: these fail at the first attempt, are rolled back, and
-// come again after retryAfter.
+// come again after retryAfter; it must then get all the messages of the stream.
 func handwritten(b *broker, e *events, part int, fails func(id string) bool) contender {
 	return contender{name: "hand-written", part: part, run: func(n int) time.Duration {
 		dir, remove := b.l.folder()

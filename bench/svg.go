@@ -161,9 +161,8 @@ func short(v float64) string {
 }
 
 func trim(v float64) string {
-	s := fmt.Sprintf("%.3g", v)
-	if math.Abs(v) >= 1000 {
-		s = fmt.Sprintf("%.0f", v)
+	if math.Abs(v) >= 100 {
+		return fmt.Sprintf("%.0f", v)
 	}
-	return s
+	return fmt.Sprintf("%.3g", v)
 }
