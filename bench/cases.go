@@ -109,7 +109,7 @@ commit is one sync, so a consumer with a transaction a message cannot be faster 
 			slowSync(d)
 			l.sideBySide(at, float64(d.Milliseconds()), e.n(), []contender{
 				ours(b, e, oursOptions{}), handwritten(b, e, part, nil),
-				bareLoop(l, e, 500, "by 500"), bareLoop(l, e, 2000, "by 2,000"),
+				bareLoop(l, e, 500, "statements alone, by 500"), bareLoop(l, e, 2000, "statements alone, by 2,000"),
 			})
 		}
 	},

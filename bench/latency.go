@@ -153,8 +153,9 @@ var latencyCase = benchCase{
 counts from when it was due to be published, whatever became of those before it, to when
 its effect is committed: publishing, storing in the stream, delivery and commit are in it,
 and a stall is charged to all that were due meanwhile. Every latency is kept. Offered are
-60 s of messages at 100 a second, 20 s otherwise, after a second to warm up; percentiles are the medians of the rounds.
-A contender that cannot keep up shows its queue.`,
+60 s of messages at 100 a second, 20 s otherwise, after a second to warm up; percentiles
+are the medians of the rounds. Publisher and consumer share a process, in which the
+publisher takes its part of the CPU. A contender that cannot keep up shows its queue.`,
 	measure: func(l *lab) {
 		for _, place := range []string{inProcess, apart} {
 			b := l.broker(place == apart)

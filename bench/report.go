@@ -59,6 +59,7 @@ func writeReport(s settings) error {
 	const plots = "benchmarks"
 	var body strings.Builder
 	var measured []*result
+	byName := map[string]*result{}
 	folder := filepath.Join(s.docs, plots)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -73,7 +74,7 @@ func writeReport(s settings) error {
 			fmt.Fprintf(&body, "Not measured yet: `make bench RUN=%s`, about %d minutes.\n\n", c.name, c.minutes)
 			continue
 		}
-		measured = append(measured, r)
+		measured, byName[c.name] = append(measured, r), r
 		sec := c.render(r)
 		fmt.Fprintf(&body, "%s\nMeasured %s, rounds: %d. Again: `make bench RUN=%s`, about %d minutes.\n\n", sec.markdown(plots), r.Date, r.Rounds, c.name, c.minutes)
 		for _, p := range sec.plots {
@@ -82,7 +83,7 @@ func writeReport(s settings) error {
 			}
 		}
 	}
-	text := docIntro + "\n" + machines(measured) + "\n" + body.String() + docPeers + "\n" + docTried
+	text := docIntro + "\n" + targetTable(byName) + "\n" + machines(measured) + "\n" + body.String() + docPeers + "\n" + docTried
 	return os.WriteFile(filepath.Join(s.docs, "benchmarks.md"), []byte(text), 0o644)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -163,15 +164,8 @@ func versions() map[string]string {
 			v[m.Path] = m.Version
 		}
 	}
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			v["edge.example/inbox"] = s.Value[:min(12, len(s.Value))] + v["edge.example/inbox"]
-		case "vcs.modified":
-			if s.Value == "true" {
-				v["edge.example/inbox"] += " and changes"
-			}
-		}
+	if text, err := exec.Command("git", "describe", "--tags", "--always", "--dirty").Output(); err == nil {
+		v["edge.example/inbox"] = strings.TrimSpace(string(text))
 	}
 	return v
 }

@@ -28,8 +28,8 @@ type tick struct {
 }
 
 const (
-	plotWidth, plotHeight          = 720, 400
-	plotLeft, plotRight            = 70, 180
+	plotWidth, plotHeight          = 760, 400
+	plotLeft, plotRight            = 70, 220
 	plotTop, plotBottom            = 36, 46
 	fontFace, plotInk, plotGridInk = "system-ui, sans-serif", "#333", "#ddd"
 )
