@@ -14,7 +14,7 @@ const rate = "msg/s"
 // The cases that count messages a second.
 
 var contendersCase = benchCase{
-	name: "contenders", title: "From JetStream to a committed effect", minutes: 15,
+	name: "contenders", title: "From JetStream to a committed effect", minutes: 4,
 	about: `Every contender takes the same messages (256 bytes, random ids) from a stream of a
 nats-server in the same process, and makes the same INSERT for each, once. The clock
 stops when all effects are committed and the broker has all acknowledgements; then the
@@ -40,7 +40,7 @@ acknowledged.`,
 }
 
 var callsCase = benchCase{
-	name: "calls", title: "Calls that wait for their commit", minutes: 5,
+	name: "calls", title: "Calls that wait for their commit", minutes: 3,
 	about: `Without a broker: goroutines that call ` + "`Process` or `Receive`" + `, each call returning
 after its commit, beside as many goroutines that make a transaction of their own for
 each message. The more callers, the more of them share a commit.`,
@@ -91,7 +91,7 @@ each message. The more callers, the more of them share a commit.`,
 }
 
 var fsyncCase = benchCase{
-	name: "fsync", title: "Slow disks", minutes: 15,
+	name: "fsync", title: "Slow disks", minutes: 5,
 	about: `As the first case, on disks whose every sync takes 5 ms and 30 ms longer (an SD card):
 SQLite's file layer is wrapped, for all contenders alike, in one that sleeps in sync. A
 commit is one sync, so a consumer with a transaction a message cannot be faster than
@@ -130,7 +130,7 @@ func usual(b *broker, e *events) []contender {
 }
 
 var payloadsCase = benchCase{
-	name: "payloads", title: "Sizes of payloads", minutes: 20,
+	name: "payloads", title: "Sizes of payloads", minutes: 6,
 	about: `As the first case, random ids, at most 256 MB a round.`,
 	measure: func(l *lab) {
 		b := l.broker(false)
@@ -154,7 +154,7 @@ var payloadsCase = benchCase{
 }
 
 var idsCase = benchCase{
-	name: "ids", title: "Kinds of ids", minutes: 10,
+	name: "ids", title: "Kinds of ids", minutes: 3,
 	about: `As the first case: random ids (UUIDv4, the worst order for an index), ids ordered by
 time (ULID), sequential ones.`,
 	measure: func(l *lab) {
@@ -171,7 +171,7 @@ time (ULID), sequential ones.`,
 }
 
 var duplicatesCase = benchCase{
-	name: "duplicates", title: "Duplicates", minutes: 10,
+	name: "duplicates", title: "Duplicates", minutes: 4,
 	about: `As the first case, with random ids, of which a part repeats earlier ones. The inbox
 also counts each duplicate and when it came last, and compares its content; the others
 only skip it.`,
@@ -193,7 +193,7 @@ only skip it.`,
 }
 
 var failuresCase = benchCase{
-	name: "failures", title: "Failing handlers, order by key", minutes: 10,
+	name: "failures", title: "Failing handlers, order by key", minutes: 5,
 	about: `Handlers that fail at the first attempt at a part of the messages, which come again
 after 100 ms: by the inbox's poller, or by the broker (` + "`NakWithDelay`" + `) for the hand-written
 one. And messages with an ordering key: ten thousand keys, one key for all. (The

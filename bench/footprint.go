@@ -105,7 +105,7 @@ const (
 )
 
 var footprintCase = benchCase{
-	name: "footprint", title: "CPU, memory, disk, start", minutes: 20,
+	name: "footprint", title: "CPU, memory, disk, start", minutes: 15,
 	about: `Consumer and broker are processes of their own. *CPU*, *allocations* and *written* (what
 the process handed to the file system, WAL and database: proc(5), write_bytes) are those
 of a whole run at full speed, payloads of 256 bytes. Memory is the resident set: at rest two

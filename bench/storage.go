@@ -16,7 +16,7 @@ import (
 // Cases about what lies in the file.
 
 var storefirstCase = benchCase{
-	name: "storefirst", title: "Store first", minutes: 20,
+	name: "storefirst", title: "Store first", minutes: 10,
 	about: `256 goroutines store messages with ` + "`Receive`" + `, which returns when they are safe; then
 ` + "`Run`" + ` applies all that wait, a million of them (ten times the messages of a round). Beside
 it goqite, whose job this is: ` + "`Send`" + ` by as many goroutines, then one worker that receives,
