@@ -30,8 +30,8 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy
 	go run $(STATICCHECK) $(PACKAGES)
 	go mod tidy -diff
 
-bench: ## benchmarks: end to end from JetStream, beside a hand-written consumer
-	go test -run '^$$' -bench . -benchmem -timeout 60m . ./cmd/edge-consumer/internal/sqlhandler
+bench: ## measure it beside its peers into docs/benchmarks.md (RUN=contenders,fsync BENCH=-quick)
+	cd bench && go build -o scratch/bench . && scratch/bench -run '$(or $(RUN),all)' $(BENCH)
 
 cover: ## write cover.out and print the coverage of each package
 	go test -coverprofile cover.out -coverpkg ./... $(PACKAGES)

@@ -235,21 +235,29 @@ func (c *Consumer) submit(ctx context.Context, m Message, done func(Outcome, err
 	return c.ib.w.q.push(ctx, d)
 }
 
-// delivery prepares m away from the writer: checks, and the content hash.
+// delivery makes the writer's job of m.
 func (c *Consumer) delivery(m Message) (*delivery, error) {
+	d := &delivery{c: c, m: m}
+	return d, d.prepare()
+}
+
+// prepare does what need not take the writer's time: checks, and the columns
+// that the message decides alone.
+func (d *delivery) prepare() error {
+	c, m := d.c, &d.m
 	if c.ib.opts.Guest {
-		return nil, ErrGuest
+		return ErrGuest
 	}
 	if err := m.validate(); err != nil {
-		return nil, err
+		return err
 	}
 	m.consumer = c.name
-	d := &delivery{c: c, m: m, hash: contentHash(m.Payload, c.opts.CanonicalJSON)}
+	d.hash = contentHash(m.Payload, c.opts.CanonicalJSON)
 	d.cols = columns{
 		id: m.ID, hash: d.hash[:], subject: orNull(m.Subject), key: orNull(m.Key),
 		headers: orNull(encodeHeaders(m.Headers)), payload: orEmpty(m.Payload),
 	}
-	return d, nil
+	return nil
 }
 
 // handlerKey is the context key under which a handler's context has its inbox.

@@ -20,7 +20,13 @@ type delivery struct {
 	store bool    // do not apply it now
 	ctx   context.Context
 	done  func(Outcome, error)
-	line  *line // of JetStream's deliveries, nil for others
+
+	// Of JetStream's deliveries; unset for others.
+	sub      *subscription // it is told instead of done
+	pos      position      // m.pos points to it
+	reply    string        // the subject to acknowledge by
+	inflight uint64        // its number among sub.inflight
+	line     *line
 
 	state   atomic.Int32 // waiting, taken or abandoned
 	fault   error        // charged: this attempt failed, do not make it
@@ -52,12 +58,17 @@ func (d *delivery) abandon() bool       { return d.state.CompareAndSwap(0, jobAb
 func (d *delivery) charge(e error) bool { d.fault = e; return true }
 
 func (d *delivery) settle(err error) {
+	o := d.outcome
 	if err != nil {
-		d.done(0, err)
+		o = 0
+	} else {
+		d.c.report(o, &d.m, 1, d.cause)
+	}
+	if d.sub != nil {
+		d.sub.settled(d, err)
 		return
 	}
-	d.c.report(d.outcome, &d.m, 1, d.cause)
-	d.done(d.outcome, nil)
+	d.done(o, err)
 }
 
 // apply inserts the message and, if nothing stands against it, applies it.

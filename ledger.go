@@ -76,7 +76,7 @@ var (
 // insert writes r unless its identity is known; added says which.
 func (w *writer) insert(r *row) (added bool, err error) {
 	var n int64
-	now := driver.Value(w.now)
+	now := w.nowValue
 	var headers, payload driver.Value
 	if r.keep {
 		headers, payload = r.headers, r.payload

@@ -148,7 +148,8 @@ func escapeHeader(b *strings.Builder, s, special string) {
 			return
 		}
 		b.WriteString(s[:i])
-		fmt.Fprintf(b, "%%%02X", s[i])
+		const digits = "0123456789ABCDEF"
+		b.Write([]byte{'%', digits[s[i]>>4], digits[s[i]&15]}) // fmt would move b, and each message's headers with it, to the heap
 		s = s[i+1:]
 	}
 }

@@ -197,7 +197,7 @@ func (s *subscription) rest(queue []*delivery, ch chan *nats.Msg) {
 	left := false
 	take := func(d *delivery) {
 		if left = left || s.inflight.trouble.Load() != nil || s.c.ib.w.q.push(ctx, d) != nil; left {
-			d.done(0, ErrClosed) // left to AckWait
+			s.settled(d, ErrClosed)
 		}
 	}
 	for _, d := range queue {
@@ -245,11 +245,17 @@ func (s *subscription) delivery(raw *nats.Msg) *delivery {
 		s.c.ib.log.Error("message with an unreadable reply subject", "consumer", s.c.name, "subject", raw.Subject, "error", err)
 		return nil
 	}
-	m := Message{
-		Subject: raw.Subject, Headers: Header(raw.Header), Payload: raw.Data,
-		Stream: s.stream, StreamSeq: meta.Sequence.Stream,
-		pos: &position{acct: s.acct, created: s.created, seq: meta.Sequence.Stream, from: meta.Sequence.Stream, time: meta.Timestamp.UnixNano()},
+	d := &delivery{
+		c: s.c, ctx: s.c.ctx, store: s.opts.StoreFirst, line: s.line,
+		m: Message{
+			Subject: raw.Subject, Headers: Header(raw.Header), Payload: raw.Data,
+			Stream: s.stream, StreamSeq: meta.Sequence.Stream,
+		},
+		sub: s, reply: raw.Reply,
+		pos: position{acct: s.acct, created: s.created, seq: meta.Sequence.Stream, from: meta.Sequence.Stream, time: meta.Timestamp.UnixNano()},
 	}
+	m := &d.m
+	m.pos = &d.pos
 	// One that the broker could not deliver at first comes as if it were new.
 	isNew := meta.NumDelivered == 1 && m.pos.seq > s.cursor.seq
 	s.cursor.valid = s.cursor.valid && meta.Sequence.Consumer == s.cursor.dseq+1
@@ -262,37 +268,38 @@ func (s *subscription) delivery(raw *nats.Msg) *delivery {
 		s.cursor.seq, s.cursor.valid = m.pos.seq, true
 	}
 
-	if err := s.opts.Identity.identify(&m); err != nil {
+	if err := s.opts.Identity.identify(m); err != nil {
 		m.invalid = err.Error()
 	} else if s.opts.Key != nil {
-		if m.Key, err = s.opts.Key(&m); err != nil {
+		if m.Key, err = s.opts.Key(m); err != nil {
 			m.Key, m.invalid = "", fmt.Sprintf("no ordering key: %v", err)
 		}
 	}
 
-	d, err := s.c.delivery(m)
-	if err != nil {
+	if err := d.prepare(); err != nil {
 		s.c.ib.alert(Alert{Kind: AlertDead, Consumer: s.c.name, Stream: s.stream, MessageID: m.ID, Err: err, Detail: "left on the broker"})
 		return nil
 	}
-	n := s.inflight.add(raw.Reply, m.size())
-	d.ctx, d.store, d.line = s.c.ctx, s.opts.StoreFirst, s.line
-	d.done = func(o Outcome, err error) {
-		switch {
-		case err == nil:
-			_ = s.nc.Publish(raw.Reply, ackAck) // lost: it comes again, a duplicate
-			if o != Duplicate {
-				s.inflight.progress.Store(true)
-			}
-		case errors.Is(err, ErrClosed):
-			// Left to AckWait.
-		default:
-			_ = s.nc.Publish(raw.Reply, s.nak)
-			s.inflight.trouble.Store(&err)
-		}
-		s.inflight.remove(n)
-	}
+	d.inflight = s.inflight.add(raw.Reply, m.size())
 	return d
+}
+
+// settled acknowledges d, or asks for it again when err kept it out of the file.
+func (s *subscription) settled(d *delivery, err error) {
+	switch {
+	case err == nil:
+		_ = s.nc.Publish(d.reply, ackAck) // lost: it comes again, a duplicate
+		if d.outcome != Duplicate {
+			s.inflight.progress.Store(true)
+		}
+	case errors.Is(err, ErrClosed):
+		// Left to AckWait.
+	default:
+		_ = s.nc.Publish(d.reply, s.nak)
+		trouble := err // err itself would be on the heap for every message
+		s.inflight.trouble.Store(&trouble)
+	}
+	s.inflight.remove(d.inflight)
 }
 
 // inflight are the messages that came and are not settled.

@@ -95,7 +95,8 @@ type writer struct {
 	careful   int   // large groups to come before the next bare one
 	penalty   int   // what careful will be after the next failure in a bare one
 	finished  bool
-	now       int64 // the time of this transaction, ms
+	now       int64        // the time of this transaction, ms
+	nowValue  driver.Value // the same, as every row binds it
 	nextSeq   int64
 	names     map[nameKey]int64
 	counts    map[int64]*counts
@@ -276,6 +277,7 @@ func (w *writer) begin() error {
 		w.version = nil
 	}
 	w.now = w.opts.clock.now().UnixMilli()
+	w.nowValue = w.now
 	w.due = 0
 	w.conn.lost = false
 	if _, err := w.conn.exec(qBegin); err != nil {

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// handwritten is the consumer as a competent programmer writes it: nats.go's
+// Consume, one transaction a message (its id, the business INSERT), then the
+// acknowledgement. fails: these fail at the first attempt, are rolled back, and
+// come again after retryAfter; it must then get all the messages of the stream.
+func handwritten(b *broker, e *events, part int, fails func(id string) bool) contender {
+	return contender{name: "hand-written", part: part, run: func(n int) time.Duration {
+		dir, remove := b.l.folder()
+		defer remove()
+		db := openDB(dir)
+		defer db.Close()
+		d := newLedger(db, false)
+		failed := map[string]bool{}
+		start := time.Now()
+		c := b.consumer("handwritten")
+		taken, all := 0, make(chan error, 1)
+		consuming := get(c.Consume(func(m jetstream.Msg) {
+			if taken == n {
+				return
+			}
+			id := m.Headers().Get(jetstream.MsgIDHeader)
+			if fails != nil && fails(id) && !failed[id] {
+				failed[id] = true
+				tx := get(db.Begin())
+				get(tx.Stmt(d.seen).Exec(id))
+				get(tx.Stmt(d.order).Exec(id, m.Data()))
+				must(tx.Rollback())
+				must(m.NakWithDelay(retryAfter))
+				return
+			}
+			err := d.apply(m.Data(), id)
+			if err == nil {
+				err = m.Ack()
+			}
+			if taken++; taken == n || err != nil {
+				taken = n
+				all <- err
+			}
+		}))
+		await(all)
+		b.awaitAcked("handwritten", n)
+		took := time.Since(start)
+		consuming.Stop()
+		<-consuming.Closed()
+		b.forget("handwritten")
+		requireOrders(db, e.different(n))
+		return took
+	}}
+}
+
+// retryAfter is how long a failed message waits, for all contenders.
+const retryAfter = 100 * time.Millisecond
+
+// bareLoop is the upper bound of what one connection of database/sql can do:
+// the message (id, hash, payload) and the business INSERT, in groups, without a
+// broker.
+func bareLoop(l *lab, e *events, group int, name string) contender {
+	return contender{name: name, run: func(n int) time.Duration {
+		dir, remove := l.folder()
+		defer remove()
+		db := openDB(dir)
+		defer db.Close()
+		d := newLedger(db, true)
+		start := time.Now()
+		for chunk := range slices.Chunk(e.ids[:n], group) {
+			must(d.apply(e.body, chunk...))
+		}
+		took := time.Since(start)
+		requireOrders(db, e.different(n))
+		return took
+	}}
+}
+
+// brokerOnly is the other bound: consume and acknowledge, no database.
+func brokerOnly(b *broker) contender {
+	return contender{name: "JetStream alone", run: func(n int) time.Duration {
+		start := time.Now()
+		c := b.consumer("nothing")
+		taken, all := 0, make(chan error, 1)
+		consuming := get(c.Consume(func(m jetstream.Msg) {
+			if taken == n {
+				return
+			}
+			err := m.Ack()
+			if taken++; taken == n || err != nil {
+				taken = n
+				all <- err
+			}
+		}, jetstream.PullMaxMessages(8192)))
+		await(all)
+		b.awaitAcked("nothing", n)
+		took := time.Since(start)
+		consuming.Stop()
+		<-consuming.Closed()
+		b.forget("nothing")
+		return took
+	}}
+}
+
+// A counter closes done when it has counted to n.
+type counter struct {
+	mu   sync.Mutex
+	left int
+	done chan error
+}
+
+func newCounter(n int) *counter { return &counter{left: n, done: make(chan error, 1)} }
+
+func (c *counter) one() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left--; c.left == 0 {
+		c.done <- nil
+	}
+}
