@@ -75,9 +75,28 @@ func (s *subscription) agree(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("inbox: stream %s: %w", s.stream, err)
 	}
-	info := stream.CachedInfo()
-	s.created = info.Created.UnixNano()
+	s.created = stream.CachedInfo().Created.UnixNano()
+	if err := s.agreeOn(ctx, stream); err != nil {
+		return err
+	}
+	// Was it made anew meanwhile? Then the durable consumer is on another
+	// stream than the one that this is about.
+	info, err := stream.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("inbox: stream %s: %w", s.stream, err)
+	}
+	if info.Created.UnixNano() != s.created {
+		if err := stream.DeleteConsumer(ctx, s.opts.Durable); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return fmt.Errorf("inbox: durable consumer %s of %s: %w", s.opts.Durable, s.stream, err)
+		}
+		return errLookAgain
+	}
+	return nil
+}
 
+// agreeOn is agree for the stream as it was looked at.
+func (s *subscription) agreeOn(ctx context.Context, stream jetstream.Stream) error {
+	info := stream.CachedInfo()
 	known, err := s.openAccount()
 	if err != nil {
 		return err
@@ -355,9 +374,9 @@ func (s *subscription) reconcile(ctx context.Context, stream jetstream.Stream, i
 	if ci.NumAckPending == 0 { // it stands at the last one delivered, behind which some were skipped
 		floor = max(floor, ci.Delivered.Stream)
 	}
-	// A later epoch without sequences has just begun: nothing in it was
-	// consumed before, whatever the broker says of the one before it.
-	if len(known.ranges) == 0 && known.epoch == 0 {
+	// A later epoch, or life, without sequences has just begun: nothing in it
+	// was consumed before, whatever the broker says.
+	if known.fresh() {
 		if floor == 0 {
 			return 0, nil
 		}

@@ -201,6 +201,12 @@ func isStorage(err error) bool {
 	return errors.Is(err, ErrStorage)
 }
 
+// suspect tells trouble after which a connection is not to be trusted: what it
+// remembers of the file, pages and schema, may be what a failed read left there.
+func suspect(err error) bool {
+	return isStorage(err) && code(err) != codeBusy && code(err) != codeFull
+}
+
 // storageError wraps err so that errors.Is finds ErrStorage.
 func storageError(doing string, err error) error {
 	if errors.Is(err, ErrStorage) {

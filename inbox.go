@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -251,7 +252,12 @@ func (ib *Inbox) View(ctx context.Context, fn func(context.Context, *Rx) error) 
 	if ib.closing.Load() {
 		return ErrClosed
 	}
-	tx, err := ib.readers.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	conn, err := ib.readers.Conn(ctx)
+	var tx *sql.Tx
+	if err == nil {
+		defer func() { giveBack(conn, err) }()
+		tx, err = conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	}
 	if err != nil {
 		if ib.closing.Load() {
 			return ErrClosed
@@ -259,7 +265,17 @@ func (ib *Inbox) View(ctx context.Context, fn func(context.Context, *Rx) error) 
 		return fmt.Errorf("inbox: beginning to read: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	return fn(ctx, &Rx{q: tx})
+	err = fn(ctx, &Rx{q: tx})
+	return err
+}
+
+// giveBack gives a reader back to its pool. After trouble with the disk it is
+// closed instead: what it remembers of the file may be what a failed read left.
+func giveBack(conn *sql.Conn, err error) {
+	if suspect(err) {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	_ = conn.Close()
 }
 
 // do runs fn on the writer, as a job.

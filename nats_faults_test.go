@@ -131,6 +131,46 @@ func TestSubscribe_StreamDeletedAndRecreated(t *testing.T) {
 	assert.Zero(t, l.stats("c").Duplicates)
 }
 
+// The stream is made anew while the subscriber agrees with the broker: its
+// durable consumer is on another stream than the one it had looked at.
+func TestSubscribe_StreamMadeAnewWhileBinding(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	anew := func() {}
+	alert := l.opts.Observer.Alert
+	l.close()
+	l.opts.Observer = &Observer{Alert: func(a Alert) {
+		alert(a)
+		if a.Kind == AlertConsumerNew {
+			anew()
+			anew = func() {}
+		}
+	}}
+	l.open()
+	c := l.consumer("c", nil, nil)
+	stop := l.subscribe(c, nil)
+	l.publish(event("x", "", "same"), event("x", "", "same"), event("x", "", "same"))
+	l.applied(3)
+	l.settled("c")
+	stop()
+	require.NoError(t, l.js.DeleteConsumer(ctxBG, evStream, "c"))
+	anew = func() {
+		assert.NoError(t, l.js.DeleteStream(ctxBG, evStream))
+		l.addStream(evStream, "ev")
+	}
+	l.subscribe(c, nil)
+	l.eventually(func() bool { return l.alerts.count(AlertConsumerNew) > 0 }, "binding")
+	for range 4 { // identity by place: these are new messages
+		l.publish(event("x", "", "same"))
+	}
+	l.applied(7)
+	l.settled("c")
+	as := l.audit()
+	require.Len(t, as, 2)
+	require.NoError(t, as[1].Compare(ctxBG, l.js))
+	assert.Equal(t, []Interval{{1, 4}}, as[1].Accounted)
+}
+
 // A power cut damaged the file of the stream. The broker knows it no more; and
 // to the consumer of the one made anew it gives the state of the old one's.
 func TestSubscribe_StreamLostItsFile(t *testing.T) {

@@ -133,7 +133,7 @@ type accounted struct {
 	ranges spans
 	tail   tail
 	epoch  int64
-	again  bool // the stream was made anew just now: there was an earlier one
+	again  bool // the file knows another life of this stream
 	back   bool // it is an earlier one that was put back
 }
 
@@ -157,10 +157,10 @@ var (
 	qStreamFind = newQuery(`
 		SELECT id, epoch, id = (SELECT max(id) FROM inbox_stream WHERE consumer = ?1 AND stream = ?2) FROM inbox_stream
 		 WHERE consumer = ?1 AND stream = ?2 AND created = ?3 ORDER BY epoch DESC LIMIT 1`)
-	qStreamAny = newQuery(`SELECT 1 FROM inbox_stream WHERE consumer = ?1 AND stream = ?2 LIMIT 1`)
-	qStreamAdd = newQuery(`INSERT INTO inbox_stream (consumer, stream, created, epoch, durable) VALUES (?1, ?2, ?3, ?4, ?5)`)
-	qDurable   = newQuery(`UPDATE inbox_stream SET durable = ?2 WHERE id = ?1 AND durable <> ?2`)
-	qRangeCopy = newQuery(`
+	qStreamElse = newQuery(`SELECT 1 FROM inbox_stream WHERE consumer = ?1 AND stream = ?2 AND created <> ?3 LIMIT 1`)
+	qStreamAdd  = newQuery(`INSERT INTO inbox_stream (consumer, stream, created, epoch, durable) VALUES (?1, ?2, ?3, ?4, ?5)`)
+	qDurable    = newQuery(`UPDATE inbox_stream SET durable = ?2 WHERE id = ?1 AND durable <> ?2`)
+	qRangeCopy  = newQuery(`
 		INSERT INTO inbox_range (stream, first_seq, last_seq)
 		SELECT ?2, first_seq, min(last_seq, ?3) FROM inbox_range WHERE stream = ?1 AND first_seq <= ?3`)
 	qSkippedCopy = newQuery(`
@@ -185,21 +185,23 @@ func (s *subscription) openAccount() (accounted, error) {
 		if err != nil {
 			return w.fail("finding the account of a stream", err)
 		}
+		again, err := w.conn.queryRow(qStreamElse, make([]driver.Value, 1), s.c.id, stream, s.created)
+		if err != nil {
+			return w.fail("finding the account of a stream", err)
+		}
 		if found {
 			acct = w.accountOf(v[0].(int64))
 			if _, err := w.conn.exec(qDurable, acct.id, s.opts.Durable); err != nil {
 				return w.fail("naming the durable consumer", err)
 			}
 		} else {
-			if isNew, err = w.conn.queryRow(qStreamAny, v[:1], s.c.id, stream); err != nil {
-				return w.fail("finding the account of a stream", err)
-			}
+			isNew = again
 			if acct, err = w.addAccount(s.c.id, stream, s.created, 0, s.opts.Durable); err != nil {
 				return err
 			}
 		}
 		known, err = acct.copy(w)
-		known.again = isNew
+		known.again = again
 		if found {
 			known.epoch, known.back = v[1].(int64), v[2] == int64(0)
 		}

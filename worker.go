@@ -13,7 +13,6 @@ package inbox
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -99,8 +98,7 @@ func (p *poller) run(ctx context.Context) {
 	var conn *sql.Conn
 	drop := func() {
 		if conn != nil {
-			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // not back into the pool
-			_ = conn.Close()
+			giveBack(conn, ErrStorage) // not back into the pool
 			conn = nil
 		}
 	}

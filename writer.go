@@ -235,8 +235,13 @@ func (w *writer) replay(jobs []job, guilty int, cause error) {
 
 // transact runs w.group in one transaction. A *lostError means that nothing
 // of it happened and that w.at is the job in whose turn it ended.
-func (w *writer) transact() error {
+func (w *writer) transact() (err error) {
 	start := time.Now()
+	defer func() {
+		if suspect(err) {
+			w.drop()
+		}
+	}()
 	w.errs = w.errs[:0]
 	w.at = 0
 	if err := w.begin(); err != nil {

@@ -98,7 +98,7 @@ func faulty(t *testing.T, f fault, n int64, once bool) (hit bool) {
 	all := messages(0, 24)
 	acked := map[string]bool{}
 	var l *life
-	var err error
+	var err, refused error
 	deliver := func() {
 		for at := 0; at < len(all); at += 6 {
 			if l == nil {
@@ -112,6 +112,8 @@ func faulty(t *testing.T, f fault, n int64, once bool) (hit bool) {
 			for i, o := range l.outcomes(all[at : at+6]) {
 				if o == nil {
 					acked[all[at+i].ID] = true
+				} else {
+					refused = o
 				}
 			}
 		}
@@ -140,7 +142,7 @@ func faulty(t *testing.T, f fault, n int64, once bool) (hit bool) {
 		if l != nil && len(acked) == len(all) {
 			break
 		}
-		require.True(t, time.Now().Before(deadline), "%s: it does not go on: %v", where, err)
+		require.True(t, time.Now().Before(deadline), "%s: it does not go on: %v, %v", where, err, refused)
 	}
 	l.idle()
 	require.NoError(t, l.close(), where)

@@ -31,7 +31,7 @@ var (
 		`{"synchronous", "2"}`, `{"synchronous", "1"}`,
 	}}
 	early = map[string][]string{"pull.go": {
-		"n := s.inflight.add(raw.Reply, m.size())", "n := s.inflight.add(raw.Reply, m.size()); _ = s.nc.Publish(raw.Reply, ackAck)",
+		"d.inflight = s.inflight.add(raw.Reply, m.size())", "d.inflight = s.inflight.add(raw.Reply, m.size()); _ = s.nc.Publish(raw.Reply, ackAck)",
 	}}
 )
 
