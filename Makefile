@@ -10,7 +10,7 @@ PLATFORMS   = linux/amd64 linux/arm64 linux/arm windows/amd64 darwin/arm64
 VERSION     = $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race lint bench cover cross build deb deb-test man fuzz torture mutants testdata
+.PHONY: help demo test race lint bench bench-go cover cross build deb deb-test man fuzz torture mutants testdata
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy
 	go vet $(PACKAGES)
 	go run $(STATICCHECK) $(PACKAGES)
 	go mod tidy -diff
+
+bench-go: ## the Go benchmarks: end to end beside a hand-written consumer, SQL beside Go handlers
+	go test -run '^$$' -bench . -benchmem -timeout 60m . ./cmd/edge-consumer/internal/sqlhandler
 
 bench: ## measure it beside its peers into docs/benchmarks.md (RUN=contenders,fsync BENCH=-quick)
 	cd bench && go build -o scratch/bench . && scratch/bench -run '$(or $(RUN),all)' $(BENCH)
