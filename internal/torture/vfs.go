@@ -64,13 +64,12 @@ type Disk struct {
 var shim struct {
 	once  sync.Once
 	base  sqlite3.Tsqlite3_vfs
-	vfs   sqlite3.Tsqlite3_vfs
 	baseP uintptr
 
 	mu      sync.Mutex
 	disks   []*Disk
-	files   map[uintptr]*file                        // by sqlite3_file
-	methods map[uintptr]*sqlite3.Tsqlite3_io_methods // ours, by the original's address
+	files   map[uintptr]*file   // by sqlite3_file
+	methods map[uintptr]uintptr // ours, by the original's address
 }
 
 // A file is one that SQLite has open.
@@ -145,18 +144,29 @@ func register() {
 	shim.baseP = sqlite3.Xsqlite3_vfs_find(tls, 0)
 	shim.base = *at[sqlite3.Tsqlite3_vfs](shim.baseP)
 	shim.files = map[uintptr]*file{}
-	shim.methods = map[uintptr]*sqlite3.Tsqlite3_io_methods{}
+	shim.methods = map[uintptr]uintptr{}
 	name, err := libc.CString("torture")
 	if err != nil {
 		panic(err)
 	}
-	shim.vfs = shim.base
-	shim.vfs.FpNext, shim.vfs.FzName = 0, name
-	shim.vfs.FxOpen = pointer(xOpen)
-	shim.vfs.FxDelete = pointer(xDelete)
-	if rc := sqlite3.Xsqlite3_vfs_register(tls, uintptr(unsafe.Pointer(&shim.vfs)), 1); rc != 0 {
+	vfs := shim.base
+	vfs.FpNext, vfs.FzName = 0, name
+	vfs.FxOpen = pointer(xOpen)
+	vfs.FxDelete = pointer(xDelete)
+	if rc := sqlite3.Xsqlite3_vfs_register(tls, inC(tls, vfs), 1); rc != 0 {
 		panic(rc)
 	}
+}
+
+// inC copies v to C's memory, for good: what SQLite keeps the address of must
+// not be Go's.
+func inC[T any](tls *libc.TLS, v T) uintptr {
+	p := libc.Xmalloc(tls, libc.Tsize_t(unsafe.Sizeof(v)))
+	if p == 0 {
+		panic("out of memory")
+	}
+	*at[T](p) = v
+	return p
 }
 
 // pointer is a Go function as the transpiled C calls it.
@@ -216,17 +226,17 @@ func xOpen(tls *libc.TLS, vfs, name, f uintptr, flags int32, out uintptr) int32 
 	original := at[sqlite3.Tsqlite3_io_methods](sf.FpMethods)
 	shim.mu.Lock()
 	ours := shim.methods[sf.FpMethods]
-	if ours == nil {
+	if ours == 0 {
 		m := *original
 		m.FxClose, m.FxRead, m.FxWrite = pointer(xClose), pointer(xRead), pointer(xWrite)
 		m.FxTruncate, m.FxSync, m.FxLock = pointer(xTruncate), pointer(xSync), pointer(xLock)
 		m.FxShmMap, m.FxFileSize = pointer(xShmMap), pointer(xFileSize)
-		ours = &m
+		ours = inC(tls, m)
 		shim.methods[sf.FpMethods] = ours
 	}
 	shim.files[f] = &file{disk, base, original, made}
 	shim.mu.Unlock()
-	sf.FpMethods = uintptr(unsafe.Pointer(ours))
+	sf.FpMethods = ours
 	disk.record(Op{Kind: Open, File: base})
 	return rc
 }
