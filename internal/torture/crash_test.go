@@ -207,6 +207,9 @@ func (v *viewer) recover(all []inbox.Message) error {
 
 // complete holds a file to everything having been delivered, and nothing twice.
 func (v *viewer) complete(all []inbox.Message) error {
+	if open := openIn(v.dir); len(open) > 0 {
+		return fmt.Errorf("left open after a clean end: %v", open)
+	}
 	db, err := sql.Open("sqlite", path(v.dir))
 	if err != nil {
 		return err
@@ -233,4 +236,17 @@ func (v *viewer) complete(all []inbox.Message) error {
 		return fmt.Errorf("after everything was delivered again: %d applied, %d dead, %d twice, of %d and %d bad", applied, dead, twice, len(all), bad)
 	}
 	return nil
+}
+
+// openIn are the files in a folder that this process has open, where the system
+// tells.
+func openIn(dir string) (names []string) {
+	fds, _ := os.ReadDir("/proc/self/fd")
+	for _, fd := range fds {
+		name, err := os.Readlink("/proc/self/fd/" + fd.Name())
+		if err == nil && strings.HasPrefix(name, dir+"/") {
+			names = append(names, name)
+		}
+	}
+	return names
 }

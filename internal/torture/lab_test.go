@@ -65,10 +65,16 @@ type life struct {
 // open opens the inbox with a consumer whose effects are rows of the table
 // effects. Errors are returned: the disk may be bad.
 func open(t testing.TB, path string, disk *Disk) (*life, error) {
+	return openWith(t, path, disk, &inbox.Options{})
+}
+
+// openWith is open with some options.
+func openWith(t testing.TB, path string, disk *Disk, opts *inbox.Options) (*life, error) {
 	l := &life{t: t, path: path, disk: disk, failing: map[string]int{}, ended: map[string]bool{}}
 	ctx := context.Background()
 	var err error
-	if l.ib, err = inbox.Open(ctx, path, &inbox.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	opts.Logger = slog.New(slog.DiscardHandler)
+	if l.ib, err = inbox.Open(ctx, path, opts); err != nil {
 		return nil, err
 	}
 	err = l.ib.Update(ctx, func(ctx context.Context, tx *inbox.Tx) error {

@@ -87,7 +87,7 @@ var mutants = []mutant{
 `, `		b = strconv.AppendUint(b, m.pos.seq, 10)
 `,
 	}}},
-	{"backoff trusts the wall clock", "Simulation", "", map[string][]string{
+	{"backoff trusts the wall clock", "ClockJumps", "Condition never satisfied", map[string][]string{
 		"writer.go":   {"			_, err = w.conn.exec(qClock, w.now)\n", ""},
 		"delivery.go": {"if s.nextAt > w.now && s.nextAt-w.now <= s.delay {", "if s.nextAt > w.now {"},
 	}},
