@@ -85,7 +85,7 @@ func FuzzWire(f *testing.F) {
 		}
 		count, bytes := s.inflight.load()
 		require.Equal(t, []int{1, d.m.size()}, []int{count, bytes})
-		d.done(0, ErrClosed)
+		d.settle(ErrClosed)
 		count, bytes = s.inflight.load()
 		require.Equal(t, []int{0, 0}, []int{count, bytes})
 	})
