@@ -21,14 +21,16 @@ demo: ## watch 10,000 messages from a real JetStream take effect exactly once
 test: ## run the test suite (under three minutes on two cores)
 	go test -timeout 10m $(PACKAGES)
 
-race: ## run the root package's tests with the race detector
-	CGO_ENABLED=1 go test -race -timeout 20m .
+race: ## run the tests with the race detector: the library, the binary, the lab's concurrent parts
+	CGO_ENABLED=1 go test -race -timeout 20m . ./cmd/...
+	CGO_ENABLED=1 go test -race -timeout 20m -run 'Linearizable|Network|Simulation|ClockJumps' ./internal/torture
 
-lint: ## gofmt, go vet, staticcheck, go mod tidy
+lint: ## gofmt, go vet, staticcheck, go mod tidy; that bench/ works
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "gofmt would change these files"; exit 1; }
 	go vet $(PACKAGES)
 	go run $(STATICCHECK) $(PACKAGES)
 	go mod tidy -diff
+	cd bench && go vet ./... && go mod tidy -diff && go test -short ./...
 
 bench-go: ## the Go benchmarks: end to end beside a hand-written consumer, SQL beside Go handlers
 	go test -run '^$$' -bench . -benchmem -timeout 60m . ./cmd/edge-consumer/internal/sqlhandler
