@@ -31,10 +31,7 @@ import (
 // operations, each at a moment between its call and its return.
 func TestLinearizable(t *testing.T) {
 	result := row(t, "Concurrency")
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("-seed %d", *seed)
+	seeded(t)
 	histories := 60
 	if *long {
 		histories = 3000

@@ -33,10 +33,7 @@ import (
 // there, took effect once, in order, and the accounts agree.
 func TestNetwork(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("-seed %d", *seed)
+	seeded(t)
 	result := row(t, "Network chaos")
 	duplicates, more := 1, 0
 	if *long {

@@ -29,14 +29,11 @@ import (
 // does not. Most of a simulation's time is waiting, so some run side by side.
 func TestSimulation(t *testing.T) {
 	r := row(t, "Whole-system simulation")
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
+	seeded(t)
 	checks, gateways := "2", 3
 	if *long {
 		checks, gateways = "200", 5
 	}
-	t.Logf("-seed %d", *seed)
 	setFlag(t, "rapid.seed", fmt.Sprint(*seed))
 	setFlag(t, "rapid.checks", checks)
 	setFlag(t, "rapid.steps", "60")
