@@ -4,6 +4,8 @@
 package natstest
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"testing"
 	"time"
@@ -88,8 +90,14 @@ func (s *Server) Raw() *server.Server { return s.srv }
 func (s *Server) SaveFiles() (restore func()) {
 	s.t.Helper()
 	require.Nil(s.t, s.srv, "stop the server first")
-	saved := s.t.TempDir()
-	require.NoError(s.t, os.CopyFS(saved, os.DirFS(s.opts.StoreDir)))
+	saved, err := "", fs.ErrNotExist
+	for range 100 { // a stopped server may still be deleting what was deleted
+		saved = s.t.TempDir()
+		if err = os.CopyFS(saved, os.DirFS(s.opts.StoreDir)); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	require.NoError(s.t, err)
 	return func() {
 		s.t.Helper()
 		require.Nil(s.t, s.srv, "stop the server first")
