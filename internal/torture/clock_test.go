@@ -31,7 +31,7 @@ func TestClockJumps(t *testing.T) {
 			require.NoError(t, err)
 			all := messages(1, 12)
 			for _, m := range all {
-				l.failing[m.ID] = 2
+				l.fails(m.ID, 2)
 			}
 			l.group(all[:6]...) // nobody tries them again yet
 			ahead.Store(int64(to))

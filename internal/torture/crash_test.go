@@ -84,7 +84,7 @@ func record(t *testing.T, r *rand.Rand) (log []Op, all []inbox.Message) {
 			group := all[at : at+n : at+n]
 			for _, m := range group {
 				if r.IntN(6) == 0 {
-					l.failing[m.ID] = 1 + r.IntN(2)
+					l.fails(m.ID, 1+r.IntN(2))
 				}
 			}
 			if r.IntN(3) == 0 { // one comes twice at once

@@ -106,7 +106,7 @@ func faulty(t *testing.T, f fault, n int64, once bool) (hit bool) {
 					l = nil // it is tried again
 					continue
 				}
-				l.failing[all[1].ID] = 1
+				l.fails(all[1].ID, 1)
 				l.run()
 			}
 			for i, o := range l.outcomes(all[at : at+6]) {

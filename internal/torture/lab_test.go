@@ -128,6 +128,13 @@ func (l *life) handle(ctx context.Context, tx *inbox.Tx, m *inbox.Message) error
 	return nil
 }
 
+// fails makes a message's next n attempts fail.
+func (l *life) fails(id string, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failing[id] = n
+}
+
 // run runs the poller.
 func (l *life) run() {
 	ctx, cancel := context.WithCancel(context.Background())
