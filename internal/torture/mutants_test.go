@@ -52,7 +52,7 @@ var mutants = []mutant{
 	// Each of the layers is enough: with the commit hook left in place, the
 	// inbox bears all the rest of this one.
 	{"RELEASE unchecked, the statement after a lost transaction commits", "CrashImages", "", map[string][]string{
-		"writer.go": {
+		"turn.go": {
 			`return w.fail("RELEASE", e)`, `return err`,
 			`return w.fail("ROLLBACK TO", e)`, `return err`,
 			"	case c.lost:\n", "	case false:\n",
