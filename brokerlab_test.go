@@ -112,6 +112,15 @@ func (l *brokerLab) publishN(first, last int) {
 	l.publish(ms...)
 }
 
+// through publishes the messages first..last and waits until the consumer c has
+// applied them, after all before, and the broker has its acknowledgements.
+func (l *brokerLab) through(first, last int) {
+	l.t.Helper()
+	l.publishN(first, last)
+	l.applied(last)
+	l.settled("c")
+}
+
 // subscribe runs Subscribe on a connection of its own until the test ends, or
 // stop is called.
 func (l *brokerLab) subscribe(c *Consumer, opts *SubscribeOptions, conn ...nats.Option) (stop func()) {

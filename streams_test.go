@@ -100,9 +100,7 @@ func TestAudit_Compare(t *testing.T) {
 	l := newBrokerLab(t, nil)
 	c := l.consumer("c", nil, nil)
 	stop := l.subscribe(c, nil)
-	l.publishN(1, 9)
-	l.applied(9)
-	l.settled("c")
+	l.through(1, 9)
 	stop()
 	// Make the file forget what it answered for, as a restored one does.
 	l.update(`SELECT 1`)

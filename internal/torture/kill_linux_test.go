@@ -3,23 +3,12 @@ package torture
 import (
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // TestKill9 kills the real program at random moments under load, and in a
 // third of them the broker too.
 func TestKill9(t *testing.T) {
-	seeded(t)
-	row := row(t, "kill -9")
-	bin := consumerBinary(t)
-	worlds, lives := 1, 6
-	if *long {
-		worlds, lives = 40, 25
-	}
-	for world := range worlds {
-		require.NoError(t, torment(t, row, bin, uint64(world), killing(lives)))
-	}
+	worlds(t, "kill -9", 0, [2]int{1, 6}, [2]int{40, 25}, killing)
 }
 
 func killing(lives int) plan {

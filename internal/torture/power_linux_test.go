@@ -2,39 +2,19 @@ package torture
 
 import (
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // TestPowerCuts cuts the power of the real program, of the broker, or of both.
 // Each has an ext4 file system of its own, which forgets all that was not synced.
 func TestPowerCuts(t *testing.T) {
-	seeded(t)
-	row := row(t, "Real power cuts")
-	bin := consumerBinary(t)
-	worlds, lives := 1, 6
-	if *long {
-		worlds, lives = 10, 20
-	}
-	for world := range worlds {
-		require.NoError(t, torment(t, row, bin, 100+uint64(world), cutting(lives, "always")))
-	}
+	worlds(t, "Real power cuts", 100, [2]int{1, 6}, [2]int{10, 20}, func(lives int) plan { return cutting(lives, "always") })
 }
 
 // TestPowerCuts_ForgetfulBroker cuts the power of a broker with the default
 // sync_interval. It loses messages that it had confirmed, and gives their
 // sequences to others; what it still has is applied, once.
 func TestPowerCuts_ForgetfulBroker(t *testing.T) {
-	seeded(t)
-	row := row(t, "Power cuts of a broker that syncs every two minutes")
-	bin := consumerBinary(t)
-	worlds, lives := 1, 3
-	if *long {
-		worlds, lives = 2, 20
-	}
-	for world := range worlds {
-		require.NoError(t, torment(t, row, bin, 200+uint64(world), cutting(lives, "default")))
-	}
+	worlds(t, "Power cuts of a broker that syncs every two minutes", 200, [2]int{1, 3}, [2]int{2, 20}, func(lives int) plan { return cutting(lives, "default") })
 }
 
 func cutting(lives int, sync string) plan {

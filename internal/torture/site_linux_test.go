@@ -69,6 +69,21 @@ consumers:
         sql: INSERT INTO effect (id) VALUES (NULL)
 `
 
+// worlds torments as many sites, for as many lives each, as the form says: short
+// or long. first numbers them, so that each test has random choices of its own.
+func worlds(t *testing.T, part string, first uint64, brief, full [2]int, of func(lives int) plan) {
+	seeded(t)
+	row := row(t, part)
+	bin := consumerBinary(t)
+	form := brief
+	if *long {
+		form = full
+	}
+	for world := range form[0] {
+		require.NoError(t, torment(t, row, bin, first+uint64(world), of(form[1])))
+	}
+}
+
 // torment runs a site through its lives. The error says what was promised and
 // is not so; the figures go into row.
 func torment(t *testing.T, row *Row, bin string, world uint64, p plan) (err error) {

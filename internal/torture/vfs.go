@@ -14,7 +14,7 @@ import (
 	"unsafe"
 
 	"modernc.org/libc"
-	"modernc.org/sqlite/lib"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // The shim stands between SQLite and its file system layer, as the default VFS
@@ -269,23 +269,23 @@ func xClose(tls *libc.TLS, f uintptr) int32 {
 	return function[closeFunc](of.base.FxClose)(tls, f)
 }
 
-func xRead(tls *libc.TLS, f, buf uintptr, n int32, off int64) int32 {
-	of := opened(f)
-	if rc := of.disk.fails(Read, of.name); rc != 0 {
-		if rc == sqlite3.SQLITE_IOERR_SHORT_READ { // what is missing reads as zeros
-			clear(unsafe.Slice(at[byte](buf), n))
-		}
-		return rc
+// perform does something to an open file, unless the disk fails it.
+func perform(f uintptr, k OpKind, do func(of *file) int32) (of *file, rc int32) {
+	of = opened(f)
+	if rc = of.disk.fails(k, of.name); rc == 0 {
+		rc = do(of)
 	}
-	return function[readFunc](of.base.FxRead)(tls, f, buf, n, off)
+	return of, rc
+}
+
+func xRead(tls *libc.TLS, f, buf uintptr, n int32, off int64) int32 {
+	clear(unsafe.Slice(at[byte](buf), n)) // what a short read lacks reads as zeros
+	_, rc := perform(f, Read, func(of *file) int32 { return function[readFunc](of.base.FxRead)(tls, f, buf, n, off) })
+	return rc
 }
 
 func xWrite(tls *libc.TLS, f, buf uintptr, n int32, off int64) int32 {
-	of := opened(f)
-	if rc := of.disk.fails(Write, of.name); rc != 0 {
-		return rc
-	}
-	rc := function[readFunc](of.base.FxWrite)(tls, f, buf, n, off)
+	of, rc := perform(f, Write, func(of *file) int32 { return function[readFunc](of.base.FxWrite)(tls, f, buf, n, off) })
 	if rc == 0 {
 		data := bytes.Clone(unsafe.Slice(at[byte](buf), n))
 		of.disk.record(Op{Kind: Write, File: of.name, Off: off, Data: data})
@@ -294,11 +294,7 @@ func xWrite(tls *libc.TLS, f, buf uintptr, n int32, off int64) int32 {
 }
 
 func xTruncate(tls *libc.TLS, f uintptr, size int64) int32 {
-	of := opened(f)
-	if rc := of.disk.fails(Truncate, of.name); rc != 0 {
-		return rc
-	}
-	rc := function[truncateFunc](of.base.FxTruncate)(tls, f, size)
+	of, rc := perform(f, Truncate, func(of *file) int32 { return function[truncateFunc](of.base.FxTruncate)(tls, f, size) })
 	if rc == 0 {
 		of.disk.record(Op{Kind: Truncate, File: of.name, Size: size})
 	}
@@ -306,11 +302,7 @@ func xTruncate(tls *libc.TLS, f uintptr, size int64) int32 {
 }
 
 func xSync(tls *libc.TLS, f uintptr, flags int32) int32 {
-	of := opened(f)
-	if rc := of.disk.fails(Sync, of.name); rc != 0 {
-		return rc
-	}
-	rc := function[syncFunc](of.base.FxSync)(tls, f, flags)
+	of, rc := perform(f, Sync, func(of *file) int32 { return function[syncFunc](of.base.FxSync)(tls, f, flags) })
 	if rc == 0 {
 		of.disk.record(Op{Kind: Sync, File: of.name, Dir: of.made})
 		of.made = false
@@ -319,26 +311,19 @@ func xSync(tls *libc.TLS, f uintptr, flags int32) int32 {
 }
 
 func xLock(tls *libc.TLS, f uintptr, level int32) int32 {
-	of := opened(f)
-	if rc := of.disk.fails(Lock, of.name); rc != 0 {
-		return rc
-	}
-	return function[syncFunc](of.base.FxLock)(tls, f, level)
+	_, rc := perform(f, Lock, func(of *file) int32 { return function[syncFunc](of.base.FxLock)(tls, f, level) })
+	return rc
 }
 
 func xShmMap(tls *libc.TLS, f uintptr, region, size, extend int32, out uintptr) int32 {
-	of := opened(f)
-	if rc := of.disk.fails(Shm, of.name); rc != 0 {
-		*at[uintptr](out) = 0
-		return rc
-	}
-	return function[shmFunc](of.base.FxShmMap)(tls, f, region, size, extend, out)
+	*at[uintptr](out) = 0
+	_, rc := perform(f, Shm, func(of *file) int32 {
+		return function[shmFunc](of.base.FxShmMap)(tls, f, region, size, extend, out)
+	})
+	return rc
 }
 
 func xFileSize(tls *libc.TLS, f, out uintptr) int32 {
-	of := opened(f)
-	if rc := of.disk.fails(Stat, of.name); rc != 0 {
-		return rc
-	}
-	return function[sizeFunc](of.base.FxFileSize)(tls, f, out)
+	_, rc := perform(f, Stat, func(of *file) int32 { return function[sizeFunc](of.base.FxFileSize)(tls, f, out) })
+	return rc
 }
