@@ -69,10 +69,8 @@ each message. The more callers, the more of them share a commit.`,
 				call("Process", inbox.Applied, func(c *inbox.Consumer) func(context.Context, inbox.Message) (inbox.Outcome, error) { return c.Process }),
 				call("Receive", inbox.Pending, func(c *inbox.Consumer) func(context.Context, inbox.Message) (inbox.Outcome, error) { return c.Receive }),
 				{name: "transaction a message", part: max(1, callers/16), run: func(n int) time.Duration {
-					dir, remove := l.folder()
+					db, remove := l.database()
 					defer remove()
-					db := openDB(dir)
-					defer db.Close()
 					d := newLedger(db, false)
 					took := byCallers(callers, n, func(i int) error { return d.apply(e.body, e.ids[i]) })
 					requireOrders(db, n)

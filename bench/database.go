@@ -15,6 +15,14 @@ const (
 	insertOrder = `INSERT INTO orders (id, body) VALUES (?, ?)`
 )
 
+// database is a new one, with the table of the business; remove closes and
+// removes it.
+func (l *lab) database() (db *sql.DB, remove func()) {
+	dir, removeDir := l.folder()
+	db = openDB(dir)
+	return db, func() { db.Close(); removeDir() }
+}
+
 // openDB opens a database as everybody but the inbox has it: the driver and the
 // pragmas of the inbox, one connection. (Its Fdatasync, cheaper than fsync, is a
 // switch for the whole process, so all have it.)

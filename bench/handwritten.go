@@ -14,19 +14,11 @@ import (
 // come again after retryAfter; it must then get all the messages of the stream.
 func handwritten(b *broker, e *events, part int, fails func(id string) bool) contender {
 	return contender{name: "hand-written", part: part, run: func(n int) time.Duration {
-		dir, remove := b.l.folder()
+		db, remove := b.l.database()
 		defer remove()
-		db := openDB(dir)
-		defer db.Close()
 		d := newLedger(db, false)
 		failed := map[string]bool{}
-		start := time.Now()
-		c := b.consumer("handwritten")
-		taken, all := 0, make(chan error, 1)
-		consuming := get(c.Consume(func(m jetstream.Msg) {
-			if taken == n {
-				return
-			}
+		took := b.consume("handwritten", n, func(m jetstream.Msg) (taken bool, err error) {
 			id := m.Headers().Get(jetstream.MsgIDHeader)
 			if fails != nil && fails(id) && !failed[id] {
 				failed[id] = true
@@ -34,24 +26,13 @@ func handwritten(b *broker, e *events, part int, fails func(id string) bool) con
 				get(tx.Stmt(d.seen).Exec(id))
 				get(tx.Stmt(d.order).Exec(id, m.Data()))
 				must(tx.Rollback())
-				must(m.NakWithDelay(retryAfter))
-				return
+				return false, m.NakWithDelay(retryAfter)
 			}
-			err := d.apply(m.Data(), id)
-			if err == nil {
-				err = m.Ack()
+			if err := d.apply(m.Data(), id); err != nil {
+				return true, err
 			}
-			if taken++; taken == n || err != nil {
-				taken = n
-				all <- err
-			}
-		}))
-		await(all)
-		b.awaitAcked("handwritten", n)
-		took := time.Since(start)
-		consuming.Stop()
-		<-consuming.Closed()
-		b.forget("handwritten")
+			return true, m.Ack()
+		})
 		requireOrders(db, e.different(n))
 		return took
 	}}
@@ -65,10 +46,8 @@ const retryAfter = 100 * time.Millisecond
 // broker.
 func bareLoop(l *lab, e *events, group int, name string) contender {
 	return contender{name: name, run: func(n int) time.Duration {
-		dir, remove := l.folder()
+		db, remove := l.database()
 		defer remove()
-		db := openDB(dir)
-		defer db.Close()
 		d := newLedger(db, true)
 		start := time.Now()
 		for chunk := range slices.Chunk(e.ids[:n], group) {
@@ -83,27 +62,39 @@ func bareLoop(l *lab, e *events, group int, name string) contender {
 // brokerOnly is the other bound: consume and acknowledge, no database.
 func brokerOnly(b *broker) contender {
 	return contender{name: "JetStream alone", run: func(n int) time.Duration {
-		start := time.Now()
-		c := b.consumer("nothing")
-		taken, all := 0, make(chan error, 1)
-		consuming := get(c.Consume(func(m jetstream.Msg) {
-			if taken == n {
-				return
-			}
-			err := m.Ack()
-			if taken++; taken == n || err != nil {
-				taken = n
-				all <- err
-			}
-		}, jetstream.PullMaxMessages(8192)))
-		await(all)
-		b.awaitAcked("nothing", n)
-		took := time.Since(start)
-		consuming.Stop()
-		<-consuming.Closed()
-		b.forget("nothing")
-		return took
+		return b.consume("nothing", n, func(m jetstream.Msg) (bool, error) { return true, m.Ack() }, jetstream.PullMaxMessages(8192))
 	}}
+}
+
+// consume takes n messages by nats.go's Consume and says how long that took, until
+// the broker had all acknowledgements. fn says whether it took one, or only gave
+// it back.
+func (b *broker) consume(durable string, n int, fn func(jetstream.Msg) (taken bool, err error), opts ...jetstream.PullConsumeOpt) time.Duration {
+	start := time.Now()
+	c := b.consumer(durable)
+	left, all := n, make(chan error, 1)
+	consuming := get(c.Consume(func(m jetstream.Msg) {
+		if left == 0 {
+			return
+		}
+		taken, err := fn(m)
+		if taken {
+			left--
+		}
+		if err != nil {
+			left = 0
+		}
+		if left == 0 {
+			all <- err
+		}
+	}, opts...))
+	await(all)
+	b.awaitAcked(durable, n)
+	took := time.Since(start)
+	consuming.Stop()
+	<-consuming.Closed()
+	b.forget(durable)
+	return took
 }
 
 // A counter closes done when it has counted to n.

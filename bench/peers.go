@@ -77,10 +77,8 @@ var goqiteSchema string
 // its README has it: more only contend.
 func goqiteQueue(b *broker, e *events) contender {
 	return contender{name: "goqite", part: 20, run: func(n int) time.Duration {
-		dir, remove := b.l.folder()
+		db, remove := b.l.database()
 		defer remove()
-		db := openDB(dir)
-		defer db.Close()
 		get(db.Exec(goqiteSchema))
 		d := newLedger(db, false)
 		q := goqite.New(goqite.NewOpts{DB: db, Name: "orders", Timeout: time.Minute})
@@ -192,10 +190,8 @@ func (w *riverWorker) Work(ctx context.Context, job *river.Job[riverArgs]) error
 // its least; a hundred workers, as in its examples.
 func riverQueue(b *broker, e *events) contender {
 	return contender{name: "River", part: 50, run: func(n int) time.Duration {
-		dir, remove := b.l.folder()
+		db, remove := b.l.database()
 		defer remove()
-		db := openDB(dir)
-		defer db.Close()
 		driver := riversqlite.New(db)
 		quiet := slog.New(slog.DiscardHandler)
 		migrator := get(rivermigrate.New(driver, &rivermigrate.Config{Logger: quiet}))
@@ -246,10 +242,8 @@ func (backliteTask) Config() backlite.QueueConfig {
 // workers every 100 ms, so many workers (500) are what makes it fast.
 func backliteQueue(b *broker, e *events) contender {
 	return contender{name: "backlite", part: 50, run: func(n int) time.Duration {
-		dir, remove := b.l.folder()
+		db, remove := b.l.database()
 		defer remove()
-		db := openDB(dir)
-		defer db.Close()
 		d := newLedger(db, false)
 		client := get(backlite.NewClient(backlite.ClientConfig{DB: db, NumWorkers: 500, ReleaseAfter: 10 * time.Minute}))
 		must(client.Install())

@@ -88,10 +88,8 @@ func receiveAll(l *lab, in *insideOut, ids []string, body []byte) time.Duration 
 }
 
 func storeFirstGoqite(l *lab, e *events, n int) (stored, applied time.Duration) {
-	dir, remove := l.folder()
+	db, remove := l.database()
 	defer remove()
-	db := openDB(dir)
-	defer db.Close()
 	get(db.Exec(goqiteSchema))
 	order := get(db.Prepare(insertOrder))
 	q := goqite.New(goqite.NewOpts{DB: db, Name: "orders", Timeout: time.Hour})

@@ -73,14 +73,20 @@ func (b *brokerInTest) control(ts *testscript.TestScript, neg bool, args []strin
 	}
 }
 
+// client is a connection; the caller closes it.
+func (b *brokerInTest) client(ts *testscript.TestScript) *nats.Conn {
+	nc, err := nats.Connect(b.URL())
+	ts.Check(err)
+	return nc
+}
+
 // publish SUBJECT ID TEXT publishes one message to a stream; the stream may be
 // about to be made.
 func (b *brokerInTest) publish(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: publish SUBJECT ID TEXT")
 	}
-	nc, err := nats.Connect(b.URL())
-	ts.Check(err)
+	nc := b.client(ts)
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	ts.Check(err)
@@ -97,8 +103,7 @@ func (b *brokerInTest) delivered(ts *testscript.TestScript, neg bool, args []str
 	}
 	want, err := strconv.ParseUint(args[2], 10, 64)
 	ts.Check(err)
-	nc, err := nats.Connect(b.URL())
-	ts.Check(err)
+	nc := b.client(ts)
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	ts.Check(err)
@@ -139,8 +144,7 @@ func (b *brokerInTest) consumer(ts *testscript.TestScript, neg bool, args []stri
 
 // ask asks the JetStream API.
 func (b *brokerInTest) ask(ts *testscript.TestScript, subject string, request any) {
-	nc, err := nats.Connect(b.URL())
-	ts.Check(err)
+	nc := b.client(ts)
 	defer nc.Close()
 	body, err := json.Marshal(request)
 	ts.Check(err)

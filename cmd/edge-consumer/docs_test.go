@@ -16,10 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 )
 
@@ -77,18 +75,7 @@ func secrets(t *testing.T, dir string) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, text, 0o600))
 	}
-	account, err := nkeys.CreateAccount()
-	require.NoError(t, err)
-	user, err := nkeys.CreateUser()
-	require.NoError(t, err)
-	public, err := user.PublicKey()
-	require.NoError(t, err)
-	seed, err := user.Seed()
-	require.NoError(t, err)
-	token, err := jwt.NewUserClaims(public).Encode(account)
-	require.NoError(t, err)
-	creds, err := jwt.FormatUserConfig(token, seed)
-	require.NoError(t, err)
+	creds, seed := credentials(t, time.Time{})
 	write("edge.creds", creds)
 	write("edge.nk", seed)
 	write(".config/nats/context/office.json", []byte(`{"url": "nats://hub.example.com:4222", "creds": "~/edge.creds"}`))

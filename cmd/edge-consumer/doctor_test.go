@@ -84,23 +84,33 @@ func TestDoctor_Clock(t *testing.T) {
 // credsFile is a credentials file that ends at a time.
 func credsFile(t *testing.T, ends time.Time) string {
 	t.Helper()
+	creds, _ := credentials(t, ends)
+	path := filepath.Join(t.TempDir(), "edge.creds")
+	require.NoError(t, os.WriteFile(path, creds, 0o600))
+	return path
+}
+
+// credentials are those of a user of its own account, and the user's seed. They
+// end at a time, or never, when it is zero.
+func credentials(t *testing.T, ends time.Time) (creds, seed []byte) {
+	t.Helper()
 	account, err := nkeys.CreateAccount()
 	require.NoError(t, err)
 	user, err := nkeys.CreateUser()
 	require.NoError(t, err)
 	public, err := user.PublicKey()
 	require.NoError(t, err)
+	seed, err = user.Seed()
+	require.NoError(t, err)
 	claims := jwt.NewUserClaims(public)
-	claims.Expires = ends.Unix()
+	if !ends.IsZero() {
+		claims.Expires = ends.Unix()
+	}
 	token, err := claims.Encode(account)
 	require.NoError(t, err)
-	seed, err := user.Seed()
+	creds, err = jwt.FormatUserConfig(token, seed)
 	require.NoError(t, err)
-	text, err := jwt.FormatUserConfig(token, seed)
-	require.NoError(t, err)
-	path := filepath.Join(t.TempDir(), "edge.creds")
-	require.NoError(t, os.WriteFile(path, text, 0o600))
-	return path
+	return creds, seed
 }
 
 func noEnvironment(string) (string, bool) { return "", false }
