@@ -171,3 +171,58 @@ func (l *life) outcomes(ms []inbox.Message) []error {
 	}
 	return errs
 }
+
+// TestIOFaults_Readers makes what is read beside the writer fail in the same
+// way: when the disk is mended, readers are well too.
+func TestIOFaults_Readers(t *testing.T) {
+	r := row(t, "I/O faults, readers")
+	for _, f := range faults {
+		if f.kind != Read && f.kind != Open && f.kind != Shm && f.kind != Lock || f.code == sqlite3.SQLITE_BUSY {
+			continue
+		}
+		for n := int64(1); ; n++ {
+			dir := scratch(t)
+			disk, unwatch := Watch(dir)
+			l, err := open(t, path(dir), nil)
+			require.NoError(t, err)
+			l.group(messages(1, 6)...)
+			read := func() error {
+				return l.ib.View(context.Background(), func(ctx context.Context, rx *inbox.Rx) error {
+					var n int
+					return rx.QueryRowContext(ctx, `SELECT count(*) FROM inbox JOIN effects USING (seq)`).Scan(&n)
+				})
+			}
+			if n%2 == 0 { // a reader that must read the schema again
+				require.NoError(t, read())
+				require.NoError(t, l.ib.Update(context.Background(), func(ctx context.Context, tx *inbox.Tx) error {
+					_, err := tx.ExecContext(ctx, `CREATE TABLE later (n INTEGER PRIMARY KEY)`)
+					return err
+				}))
+			}
+			checkpoint(t, path(dir), "TRUNCATE") // read from the database, not from its log
+			var count atomic.Int64
+			nth := (n + 1) / 2
+			disk.Fail(func(k OpKind, _ string) int32 {
+				if k == f.kind && count.Add(1) >= nth {
+					return f.code
+				}
+				return 0
+			})
+			for range 3 {
+				_ = read()
+			}
+			disk.Fail(nil)
+			_ = read() // it may find out only now
+			for range 3 {
+				require.NoError(t, read(), "%s %s %d", f.kind, f.name, n)
+			}
+			require.NoError(t, l.close())
+			unwatch()
+			if count.Load() >= nth {
+				r.Faults++
+			} else if n%2 == 1 {
+				break
+			}
+		}
+	}
+}

@@ -96,6 +96,9 @@ var mutants = []mutant{
 	{"a message tried again keeps its attempts", "Linearizable", "", map[string][]string{"admin.go": {
 		"SET status = 1, attempts = 0, failures = 0, processed_at", "SET status = 1, processed_at",
 	}}},
+	{"a reader that met trouble with the disk is used again", "IOFaults_Readers", "", map[string][]string{"inbox.go": {
+		"	if suspect(err) {", "	if false {",
+	}}},
 	{"the poller ends at the first error", "IOFaults/read_EIO", "Condition never satisfied", map[string][]string{"worker.go": {
 		"			drop() // whatever is wrong with it, the next one may be well", "			return",
 	}}},
