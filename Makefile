@@ -22,8 +22,8 @@ test: ## run the test suite (under three minutes on two cores)
 	go test -timeout 10m $(PACKAGES)
 
 race: ## run the tests with the race detector: the library, the binary, the lab's concurrent parts
-	CGO_ENABLED=1 go test -race -timeout 20m . ./cmd/...
-	CGO_ENABLED=1 go test -race -timeout 20m -run 'Linearizable|Network|Simulation|ClockJumps' ./internal/torture
+	CGO_ENABLED=1 go test -race -timeout 10m . ./cmd/...
+	CGO_ENABLED=1 go test -race -timeout 10m -run 'Linearizable|Network|Simulation|ClockJumps' ./internal/torture
 
 lint: ## gofmt, go vet, staticcheck, go mod tidy; that bench/ works
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "gofmt would change these files"; exit 1; }

@@ -66,9 +66,18 @@ func evConfig(name, subject string) jetstream.StreamConfig {
 
 func (l *brokerLab) addStream(name, subject string) {
 	l.t.Helper()
-	_, err := l.js.CreateStream(ctxBG, evConfig(name, subject))
+	var err error
+	l.eventually(func() bool {
+		_, err = l.js.CreateStream(ctxBG, evConfig(name, subject))
+		var said *jetstream.APIError
+		return !errors.As(err, &said) || said.ErrorCode != stillDeleting
+	}, "the stream can be made")
 	require.NoError(l.t, err)
 }
+
+// stillDeleting is what the server says ("error creating store for stream")
+// while it is still deleting the files of a stream of the same name.
+const stillDeleting = 10049
 
 // event is a message with an id (none: ""), for a subject below ev.
 func event(subject, id, payload string) *nats.Msg {
@@ -97,6 +106,8 @@ func (l *brokerLab) publish(ms ...*nats.Msg) (last uint64) {
 			last = max(last, ack.Sequence)
 		case err := <-f.Err():
 			require.NoError(l.t, err)
+		case <-time.After(20 * time.Second):
+			require.Fail(l.t, "the broker does not say that it has stored a message")
 		}
 	}
 	return last

@@ -260,7 +260,9 @@ func (l *lab) hold() (release func()) {
 		_ = l.ib.do(ctxBG, func(*writer) error { close(held); <-free; return nil })
 	}()
 	<-held
-	return sync.OnceFunc(func() { close(free) })
+	release = sync.OnceFunc(func() { close(free) })
+	l.t.Cleanup(release) // a test that fails must not wait for ever
+	return release
 }
 
 // outcomes submits messages as one group and returns what became of each.

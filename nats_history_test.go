@@ -60,15 +60,14 @@ func TestSubscribe_StreamDeletedAndRecreated(t *testing.T) {
 func TestSubscribe_StreamMadeAnewWhileBinding(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, nil)
-	anew := func() {}
-	alert := l.opts.Observer.Alert
+	var anew func()
 	l.close()
 	l.opts.Observer = &Observer{Alert: func(a Alert) {
-		alert(a)
-		if a.Kind == AlertConsumerNew {
+		if a.Kind == AlertConsumerNew && anew != nil {
 			anew()
-			anew = func() {}
+			anew = nil
 		}
+		l.alerts.add(a)
 	}}
 	l.open()
 	c := l.consumer("c", nil, nil)
@@ -83,7 +82,7 @@ func TestSubscribe_StreamMadeAnewWhileBinding(t *testing.T) {
 		l.addStream(evStream, "ev")
 	}
 	l.subscribe(c, nil)
-	l.eventually(func() bool { return l.alerts.count(AlertConsumerNew) > 0 }, "binding")
+	l.eventually(func() bool { return l.alerts.count(AlertConsumerNew) > 0 }, "bound, after the stream was made anew")
 	for range 4 { // identity by place: these are new messages
 		l.publish(event("x", "", "same"))
 	}

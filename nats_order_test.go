@@ -39,7 +39,7 @@ func TestSubscribe_DiskTroubleKeepsOrder(t *testing.T) {
 				m.Header.Set("Key", key)
 				l.publish(m)
 			}
-			l.eventually(func() bool { return l.ib.w.q.length() == 7 }, "all wait for the writer")
+			l.eventually(func() bool { return l.ib.w.q.length() >= 7 }, "all wait for the writer; slow, some come again")
 			release()
 			l.eventually(func() bool { return l.alerts.count(AlertRestored) > 1 }, "tried more than once")
 			assert.Equal(t, []string{"1", "4", "6"}, values[string](l.lab, `SELECT id FROM effects ORDER BY id`))
