@@ -116,9 +116,13 @@ var (
 		 ORDER BY seq LIMIT ?6`)
 	qChooseSeq = newQuery(`SELECT seq, key, payload IS NOT NULL FROM inbox_message WHERE seq = ?1 AND status = ?2`)
 	qChooseID  = newQuery(`
+		WITH RECURSIVE segment (n) AS (
+			SELECT (SELECT max(seq) FROM inbox_message) >> 13
+			 UNION ALL SELECT n - 1 FROM segment WHERE n > 0)
 		SELECT m.seq
-		  FROM inbox_name s CROSS JOIN inbox_message m ON m.consumer = ?1 AND m.source = s.id AND m.message_id = ?3
-		 WHERE s.kind >= 10 AND m.status = ?2
+		  FROM segment CROSS JOIN inbox_message m ON m.seq >> 13 = n AND m.message_id = ?3 AND m.consumer = ?1
+		       CROSS JOIN inbox_name s ON s.id = m.source
+		 WHERE m.status = ?2
 		   AND (?4 = '' OR ?4 = CASE s.kind WHEN 11 THEN 'nats-msg-id:' || s.name
 		                                    WHEN 12 THEN 'header:' || s.name
 		                                    WHEN 13 THEN 'json:' || s.name

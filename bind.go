@@ -326,8 +326,7 @@ func (s *subscription) lostTail(ctx context.Context, stream jetstream.Stream, in
 
 var qHave = newQuery(`
 	SELECT 1 FROM inbox_message
-	 WHERE consumer = ?1 AND source = ?2 AND message_id = ?3
-	   AND hash = ?4 AND stream = ?5 AND stream_seq = ?6`)
+	 WHERE seq = ?1 AND hash = ?2 AND stream = ?3 AND stream_seq = ?4`)
 
 // have is the message that the stream has at a sequence, if it is the one that
 // this file took by it, not later than at a time of the broker.
@@ -347,14 +346,24 @@ func (s *subscription) have(ctx context.Context, stream jetstream.Stream, seq ui
 	}
 	_ = s.opts.Identity.identify(&m) // one that is no use has an identity too
 	hash := contentHash(m.Payload, s.c.opts.CanonicalJSON)
+	cols := columns{id: m.ID, footprint: newFootprint(identityDigest(s.c.name, m.rule, m.Source, m.ID))}
 	var have bool
 	err = s.c.ib.do(s.ctx, func(w *writer) error {
+		have = false // this may run again
 		source, err := w.name(int64(m.rule), m.Source)
 		if err != nil {
 			return err
 		}
+		next, err := w.seq()
+		if err != nil {
+			return err
+		}
+		row, _, err := w.find(next>>segmentBits, s.c.id, source, &cols)
+		if err != nil || row == 0 {
+			return err
+		}
 		var v [1]driver.Value
-		if have, err = w.conn.queryRow(qHave, v[:], s.c.id, source, m.ID, hash[:], s.acct.id, int64(seq)); err != nil {
+		if have, err = w.conn.queryRow(qHave, v[:], row, hash[:], s.acct.id, int64(seq)); err != nil {
 			return w.fail("comparing the stream with the file", err)
 		}
 		return nil

@@ -256,6 +256,7 @@ func (d *delivery) prepare() error {
 	d.cols = columns{
 		id: m.ID, hash: d.hash[:], subject: orNull(m.Subject), key: orNull(m.Key),
 		headers: orNull(encodeHeaders(m.Headers)), payload: orEmpty(m.Payload),
+		footprint: newFootprint(identityDigest(m.consumer, m.rule, m.Source, m.ID)),
 	}
 	return nil
 }

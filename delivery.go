@@ -126,13 +126,13 @@ func (d *delivery) apply(w *writer) error {
 	}
 	r.keep = r.status != statusCompleted || !c.opts.DropPayload
 
-	added, err := w.insert(&r)
+	known, hash, err := w.insert(&r)
 	if err != nil {
 		return err
 	}
 	n := w.count(c.id)
-	if !added {
-		if err := d.known(w, source, n); err != nil {
+	if known != 0 {
+		if err := d.known(w, known, hash, n); err != nil {
 			return err
 		}
 		return w.account(m.pos, d.outcome)
@@ -172,12 +172,8 @@ func (d *delivery) apply(w *writer) error {
 	return w.account(m.pos, d.outcome)
 }
 
-// known is for an identity that is in the file already.
-func (d *delivery) known(w *writer, source int64, n *counts) error {
-	seq, hash, err := w.lookup(d.c.id, source, d.m.ID)
-	if err != nil {
-		return err
-	}
+// known is for an identity that is in the file already, in row seq.
+func (d *delivery) known(w *writer, seq int64, hash []byte, n *counts) error {
 	d.cause = nil
 	if string(hash) == string(d.hash[:]) || d.c.opts.IgnoreConflicts {
 		d.outcome = Duplicate

@@ -188,6 +188,8 @@ func checkInvariants(t testing.TB, db queryer, replays bool) {
 			  WHERE (SELECT coalesce(sum(d.count), 0) FROM inbox_duplicate d JOIN inbox_message m ON m.seq = d.message WHERE m.consumer = c.consumer) <> c.duplicates
 			     OR (SELECT count(*) FROM inbox_attempt a JOIN inbox_message m ON m.seq = a.message WHERE m.consumer = c.consumer)
 			        NOT BETWEEN min(c.failures, 50) AND c.failures`},
+		{"an identity is there once, in whatever segment",
+			`SELECT count(*) FROM (SELECT 1 FROM inbox_message GROUP BY message_id, source, consumer HAVING count(*) > 1)`},
 		{"every row has its consumer", `SELECT count(*) FROM inbox_message WHERE consumer NOT IN (SELECT consumer FROM inbox_consumer)`},
 		{"ranges neither touch nor overlap",
 			`SELECT count(*) FROM inbox_range a JOIN inbox_range b ON a.stream = b.stream AND a.first_seq < b.first_seq AND b.first_seq <= a.last_seq + 1`},

@@ -117,7 +117,7 @@ type Inbox struct {
 	cancel  context.CancelFunc
 	closing atomic.Bool
 	running atomic.Bool
-	work    sync.WaitGroup // Run and subscriptions
+	work    sync.WaitGroup // Run, subscriptions, sealing
 }
 
 // Open opens the inbox in the SQLite file at path, and makes the file (mode
@@ -187,7 +187,11 @@ func Open(ctx context.Context, path string, opts *Options) (_ *Inbox, err error)
 		poke:  ib.poller.poke,
 		stats: newWriterStats(o.Observer),
 	}
+	if err := ib.w.load(conn, ib.log); err != nil {
+		return nil, errors.Join(openError(abs, err), conn.close())
+	}
 	ib.w.start(conn)
+	ib.work.Go(func() { ib.sealing(ib.ctx) })
 	return ib, nil
 }
 

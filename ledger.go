@@ -1,9 +1,8 @@
 package inbox
 
 // The ledger: every statement on inbox_message, inbox_conflict, inbox_attempt
-// and inbox_duplicate that the writer runs. What decides "have I seen this identity" is insert (by the
-// UNIQUE constraint, never by looking first) and lookup; how identities are
-// stored can change behind these two.
+// and inbox_duplicate that the writer runs. What decides "have I seen this
+// identity" is insert, with find (segments.go) for those of earlier messages.
 
 import (
 	"database/sql/driver"
@@ -37,7 +36,10 @@ type row struct {
 
 // columns are the part of a row that its message decides alone, as they are
 // bound: whoever delivers it makes them, not the writer.
-type columns struct{ id, hash, subject, key, headers, payload driver.Value }
+type columns struct {
+	id, hash, subject, key, headers, payload driver.Value
+	footprint                                footprint
+}
 
 // orNull is s, or NULL when it is empty.
 func orNull(s string) driver.Value {
@@ -64,17 +66,22 @@ var (
 		                           received_at, processed_at,
 		                           type, subject, key, stream, stream_seq, headers, payload)
 		VALUES (?, ?, ?, ?, ?, 4, 1, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (consumer, source, message_id) DO NOTHING`)
+		ON CONFLICT (seq >> 13, message_id, consumer, source) DO NOTHING`)
 	qInsert = newQuery(`
 		INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures,
 		                           received_at, processed_at, next_at, retry_delay, last_error,
 		                           type, subject, key, stream, stream_seq, headers, payload)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (consumer, source, message_id) DO NOTHING`)
+		ON CONFLICT (seq >> 13, message_id, consumer, source) DO NOTHING`)
 )
 
-// insert writes r unless its identity is known; added says which.
-func (w *writer) insert(r *row) (added bool, err error) {
+// insert writes r unless its identity is known: then it returns the row that has
+// it, and its hash.
+func (w *writer) insert(r *row) (known int64, hash []byte, err error) {
+	current := r.seq >> segmentBits
+	if known, hash, err = w.find(current-1, r.consumer, r.source, r.columns); err != nil || known != 0 {
+		return known, hash, err
+	}
 	var n int64
 	now := w.nowValue
 	var headers, payload driver.Value
@@ -94,30 +101,18 @@ func (w *writer) insert(r *row) (added bool, err error) {
 			r.typ, r.subject, r.key, r.stream, r.streamSeq, headers, payload)
 	}
 	if err != nil {
-		return false, w.fail("storing a message", err)
+		return 0, nil, w.fail("storing a message", err)
 	}
 	if n == 1 {
 		w.nextSeq = r.seq + 1
+		w.enter(r.seq, r.columns)
+		return 0, nil, nil
 	}
-	return n == 1, nil
-}
-
-var qLookup = newQuery(`
-	SELECT seq, hash FROM inbox_message
-	 WHERE consumer = ?1 AND source = ?2 AND message_id = ?3`)
-
-// lookup finds the row of a known identity.
-func (w *writer) lookup(consumer, source int64, id string) (seq int64, hash []byte, err error) {
-	var v [2]driver.Value
-	found, err := w.conn.queryRow(qLookup, v[:], consumer, source, id)
-	if err == nil && !found {
-		err = errors.New("the row of a known identity is not there")
+	known, hash, err = w.find(current, r.consumer, r.source, r.columns)
+	if err == nil && known == 0 {
+		err = w.fail("storing a message", errors.New("its identity is known, and is not there"))
 	}
-	if err != nil {
-		return 0, nil, w.fail("looking up message "+id, err)
-	}
-	hash, _ = v[1].([]byte)
-	return v[0].(int64), hash, nil
+	return known, hash, err
 }
 
 var qConflict = newQuery(`

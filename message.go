@@ -74,14 +74,18 @@ func (h Header) lookup(name string) (value string, found bool) {
 // different for any other. It is 64 hex digits, SHA-256 over the
 // length-prefixed parts of the identity.
 func (m *Message) IdempotencyKey() string {
-	h := sha256.New()
-	var n [8]byte
-	for _, part := range []string{m.consumer, string(rune(m.rule)), m.Source, m.ID} {
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		h.Write(n[:])
-		h.Write([]byte(part))
+	d := identityDigest(m.consumer, m.rule, m.Source, m.ID)
+	return hex.EncodeToString(d[:])
+}
+
+func identityDigest(consumer string, rule rule, source, id string) [sha256.Size]byte {
+	var buf [256]byte
+	b := buf[:0]
+	for _, part := range [...]string{consumer, string(rune(rule)), source, id} {
+		b = binary.BigEndian.AppendUint64(b, uint64(len(part)))
+		b = append(b, part...)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return sha256.Sum256(b)
 }
 
 func (m *Message) validate() error {

@@ -40,6 +40,7 @@ func TestModel(t *testing.T) {
 			},
 			"redrive": m.redrive,
 			"pause":   m.pause,
+			"segment": func(t *rapid.T) { require.NoError(t, m.ib.do(ctxBG, jumpSegment)) },
 			"crash":   func(t *rapid.T) { m.crash() },
 			"restart": func(t *rapid.T) { require.NoError(t, m.ib.Close()); m.open() },
 			"":        func(t *rapid.T) { m.check() },

@@ -19,7 +19,11 @@ var (
 	qFindName = newQuery(`SELECT id FROM inbox_name WHERE kind = ?1 AND name = ?2`)
 	qAddName  = newQuery(`INSERT INTO inbox_name (kind, name) VALUES (?1, ?2)`)
 	qLastRow  = newQuery(`SELECT last_insert_rowid()`)
-	qMaxSeq   = newQuery(`SELECT coalesce(max(seq), 0) FROM inbox_message`)
+	// A segment with a filter takes no more messages, even if somebody deletes
+	// the last of it.
+	qMaxSeq = newQuery(`
+		SELECT max((SELECT coalesce(max(seq), 0) FROM inbox_message),
+		           (SELECT coalesce(max(segment) + 1, 0) * 8192 - 1 FROM inbox_filter))`)
 )
 
 // name is the number of a name, given on first use.

@@ -76,19 +76,20 @@ type writer struct {
 	latest  atomic.Int64          // the time of the last transaction that was committed, ms
 
 	// Owned by the writer goroutine.
-	conn      *writeConn // nil after the connection was given up
-	group     []job
-	errs      []error
-	rest      []job // of a replay: those whose turn has not come
-	at        int   // the job whose turn it is
-	alone     bool  // a replay: no followers join
-	bare      bool  // this group's deliveries have no savepoints
-	careful   int   // large groups to come before the next bare one
-	penalty   int   // what careful will be after the next failure in a bare one
-	finished  bool
-	now       int64        // the time of this transaction, ms
-	nowValue  driver.Value // the same, as every row binds it
-	nextSeq   int64
+	conn     *writeConn // nil after the connection was given up
+	group    []job
+	errs     []error
+	rest     []job // of a replay: those whose turn has not come
+	at       int   // the job whose turn it is
+	alone    bool  // a replay: no followers join
+	bare     bool  // this group's deliveries have no savepoints
+	careful  int   // large groups to come before the next bare one
+	penalty  int   // what careful will be after the next failure in a bare one
+	finished bool
+	now      int64        // the time of this transaction, ms
+	nowValue driver.Value // the same, as every row binds it
+	nextSeq  int64
+	segments
 	names     map[nameKey]int64
 	counts    map[int64]*counts
 	opened    map[int64]*account    // by number
@@ -316,6 +317,7 @@ func (w *writer) commitFailed(err error) error {
 // committed makes what the transaction changed the writer's memory.
 func (w *writer) committed(took time.Duration) {
 	clear(w.accounts)
+	w.grew()
 	w.latest.Store(w.now)
 	w.stats.group(len(w.group), took)
 	if w.due != 0 {

@@ -64,7 +64,7 @@ var mutants = []mutant{
 	}},
 	{"duplicates looked up before inserting", "CrashImages", "", map[string][]string{
 		"delivery.go": {
-			"	n := w.count(c.id)\n	if !added {", "	n := w.count(c.id)\n	if added = added || !d.seen; !added {",
+			"	if known != 0 {\n		if err := d.known", "	if known != 0 && d.seen {\n		if err := d.known",
 			"	store bool    // do not apply it now", "	seen, store bool",
 		},
 		"consumer.go": {

@@ -1,0 +1,195 @@
+package inbox
+
+// Segments: the identities are kept in segments of 8,192 messages, in order of
+// arrival. A UNIQUE constraint decides within the newest one; the earlier ones,
+// which do not change any more, are looked into before: only those that may
+// have the identity by their filters (filter.go), so nearly never for a new
+// message. A filter is filled while its segment is, and then kept in the file.
+// One that is not there, since the program ended meanwhile, is made from the
+// rows in the background; until then its segment is looked into every time.
+
+import (
+	"context"
+	"database/sql/driver"
+	"log/slog"
+	"time"
+)
+
+const (
+	segmentBits = 13 // as in schema/0002_segments.sql and in the statements: seq >> 13
+	segmentSize = 1 << segmentBits
+)
+
+// sealAgain is how long the background waits after trouble.
+const sealAgain = 30 * time.Second
+
+// segments is what the writer knows of them.
+type segments struct {
+	filters filters
+	newest  int64         // the one that was last committed to
+	grown   chan struct{} // holds a token when that is another one
+}
+
+var qLookup = newQuery(`
+	SELECT seq, hash FROM inbox_message
+	 WHERE seq >> 13 = ? AND message_id = ? AND consumer = ? AND source = ?`)
+
+// find finds the row of an identity in the segments from newest on backwards;
+// seq 0: it is not there.
+func (w *writer) find(newest, consumer, source int64, c *columns) (seq int64, hash []byte, err error) {
+	for s := range w.filters.before(newest, &c.footprint) {
+		var v [2]driver.Value
+		found, err := w.conn.queryRow(qLookup, v[:], s, c.id, consumer, source)
+		if err != nil {
+			return 0, nil, w.fail("looking for an identity", err)
+		}
+		if found {
+			hash, _ = v[1].([]byte)
+			return v[0].(int64), hash, nil
+		}
+	}
+	return 0, nil, nil
+}
+
+// enter puts the identity of a new row into the filter of its segment. When
+// its transaction is lost it stays there, which does no harm.
+func (s *segments) enter(seq int64, c *columns) {
+	if seq%segmentSize == 0 || seq == 1 {
+		s.filters.begin(seq >> segmentBits)
+	}
+	s.filters.add(seq>>segmentBits, &c.footprint)
+}
+
+// grew tells the background when a commit began another segment.
+func (w *writer) grew() {
+	if newest := (w.nextSeq - 1) >> segmentBits; newest > w.newest {
+		w.newest = newest
+		select {
+		case w.grown <- struct{}{}:
+		default:
+		}
+	}
+}
+
+var (
+	qFilters = newQuery(`SELECT segment, crc, bits FROM inbox_filter`)
+	qFilter  = newQuery(`INSERT OR REPLACE INTO inbox_filter (segment, crc, bits) VALUES (?, ?, ?)`)
+)
+
+// load reads the filters that are in the file, before the writer runs.
+func (s *segments) load(c *writeConn, log *slog.Logger) error {
+	s.grown = make(chan struct{}, 1)
+	var v [3]driver.Value
+	if _, err := c.queryRow(qMaxSeq, v[:1]); err != nil {
+		return err
+	}
+	s.newest = v[0].(int64) >> segmentBits
+	return c.each(qFilters, v[:], func() error {
+		segment, _ := v[0].(int64)
+		crc, _ := v[1].(int64)
+		text, _ := v[2].([]byte)
+		if err := s.filters.decode(segment, text, crc); err != nil {
+			log.Warn("the filter over a segment of earlier messages is damaged; it is made anew", "segment", segment, "error", err)
+		}
+		return nil
+	})
+}
+
+// unkept is the newest full segment whose filter is not in the file, -1 when
+// there is none.
+func (s *segments) unkept() (segment int64, ready bool) {
+	for segment = s.newest - 1; segment >= 0; segment-- {
+		if b, bit := s.filters.of(segment); b.kept&bit == 0 {
+			return segment, b.ready&bit != 0
+		}
+	}
+	return -1, false
+}
+
+// sealing keeps the filters of full segments in the file, until the inbox is
+// closed.
+func (ib *Inbox) sealing(ctx context.Context) {
+	for {
+		sealed, err := ib.seal(ctx)
+		var again <-chan time.Time
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			ib.say(slog.LevelWarn, "filters", "a filter over earlier messages could not be kept: new messages may take longer", "error", err)
+			again = time.After(sealAgain)
+		case sealed:
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ib.w.grown:
+		case <-again:
+		}
+	}
+}
+
+// seal does it for one segment; false: there is none.
+func (ib *Inbox) seal(ctx context.Context) (sealed bool, err error) {
+	var segment int64
+	var ready bool
+	err = ib.do(ctx, func(w *writer) (err error) {
+		if segment, ready = w.unkept(); ready {
+			err = w.keep(segment)
+		}
+		return err
+	})
+	if err != nil || segment < 0 || ready {
+		return ready, err
+	}
+	rows, err := ib.footprints(ctx, segment)
+	if err != nil {
+		return false, err
+	}
+	err = ib.do(ctx, func(w *writer) error {
+		w.filters.begin(segment)
+		for i := range rows {
+			w.filters.add(segment, &rows[i])
+		}
+		return w.keep(segment)
+	})
+	return err == nil, err
+}
+
+// keep puts the filter of a segment into the file.
+func (w *writer) keep(segment int64) error {
+	text, crc := w.filters.encode(segment)
+	if _, err := w.conn.exec(qFilter, segment, crc, text); err != nil {
+		return w.fail("keeping a filter", err)
+	}
+	b, bit := w.filters.of(segment)
+	b.kept |= bit // if the transaction is lost, it is made anew after the next start
+	return nil
+}
+
+// footprints are those of the identities in a full segment.
+func (ib *Inbox) footprints(ctx context.Context, segment int64) (ps []footprint, err error) {
+	err = ib.View(ctx, func(ctx context.Context, rx *Rx) error {
+		// LEFT: a name that is not there must be an error, not a row less.
+		rows, err := rx.QueryContext(ctx, `
+			SELECT c.name, s.kind, s.name, m.message_id
+			  FROM inbox_message m INDEXED BY inbox_message_identity
+			  LEFT JOIN inbox_name c ON c.id = m.consumer LEFT JOIN inbox_name s ON s.id = m.source
+			 WHERE m.seq >> 13 = ?`, segment)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var consumer, source, id string
+			var kind rule
+			if err := rows.Scan(&consumer, &kind, &source, &id); err != nil {
+				return err
+			}
+			ps = append(ps, newFootprint(identityDigest(consumer, kind, source, id)))
+		}
+		return rows.Err()
+	})
+	return ps, err
+}
