@@ -20,7 +20,8 @@ type Options struct {
 	Guest bool
 
 	// CacheSize is SQLite's page cache of the writing connection, in bytes.
-	// Default 64 MiB: with random ids the identity index wants to be in memory.
+	// Default 64 MiB, taken as it is needed: the inbox itself needs little of
+	// it (segments.go), the indexes of the program's own tables may need more.
 	CacheSize int64
 
 	// MaxGroup bounds the messages in one transaction. Default 2000. The

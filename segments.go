@@ -72,7 +72,7 @@ func (w *writer) grew() {
 }
 
 var (
-	qFilters = newQuery(`SELECT segment, crc, bits FROM inbox_filter`)
+	qFilters = newQuery(`SELECT segment, crc, bits FROM inbox_filter WHERE segment BETWEEN 0 AND 134217727`)
 	qFilter  = newQuery(`INSERT OR REPLACE INTO inbox_filter (segment, crc, bits) VALUES (?, ?, ?)`)
 )
 
@@ -84,7 +84,7 @@ func (s *segments) load(c *writeConn, log *slog.Logger) error {
 		return err
 	}
 	s.newest = v[0].(int64) >> segmentBits
-	return c.each(qFilters, v[:], func() error {
+	err := c.each(qFilters, v[:], func() error {
 		segment, _ := v[0].(int64)
 		crc, _ := v[1].(int64)
 		text, _ := v[2].([]byte)
@@ -93,6 +93,10 @@ func (s *segments) load(c *writeConn, log *slog.Logger) error {
 		}
 		return nil
 	})
+	if segment, _ := s.unkept(); segment >= 0 {
+		s.grown <- struct{}{}
+	}
+	return err
 }
 
 // unkept is the newest full segment whose filter is not in the file, -1 when
@@ -109,23 +113,22 @@ func (s *segments) unkept() (segment int64, ready bool) {
 // sealing keeps the filters of full segments in the file, until the inbox is
 // closed.
 func (ib *Inbox) sealing(ctx context.Context) {
+	var again <-chan time.Time
 	for {
-		sealed, err := ib.seal(ctx)
-		var again <-chan time.Time
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			ib.say(slog.LevelWarn, "filters", "a filter over earlier messages could not be kept: new messages may take longer", "error", err)
-			again = time.After(sealAgain)
-		case sealed:
-			continue
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ib.w.grown:
 		case <-again:
+		}
+		again = nil
+		sealed, err := true, error(nil)
+		for sealed && err == nil {
+			sealed, err = ib.seal(ctx)
+		}
+		if err != nil && !ib.closing.Load() {
+			ib.say(slog.LevelWarn, "filters", "a filter over earlier messages could not be kept: new messages may take longer", "error", err)
+			again = time.After(sealAgain)
 		}
 	}
 }
