@@ -60,19 +60,21 @@ func orEmpty(b []byte) driver.Value {
 // Parameters are anonymous: for each numbered or named one the driver makes a
 // string at every execution. Most messages are applied at once; theirs is the
 // shortest statement.
+const unlessKnown = `ON CONFLICT (seq >> 13, message_id, consumer, source) DO NOTHING`
+
 var (
 	qInsertApplied = newQuery(`
 		INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures,
 		                           received_at, processed_at,
 		                           type, subject, key, stream, stream_seq, headers, payload)
 		VALUES (?, ?, ?, ?, ?, 4, 1, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (seq >> 13, message_id, consumer, source) DO NOTHING`)
+		` + unlessKnown)
 	qInsert = newQuery(`
 		INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures,
 		                           received_at, processed_at, next_at, retry_delay, last_error,
 		                           type, subject, key, stream, stream_seq, headers, payload)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (seq >> 13, message_id, consumer, source) DO NOTHING`)
+		` + unlessKnown)
 )
 
 // insert writes r unless its identity is known: then it returns the row that has
