@@ -454,3 +454,45 @@ func TestOpen_OptionsAndContext(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, ib.Close())
 }
+
+// A file of the first schema is brought up to date with what it knows.
+func TestOpen_FirstSchema(t *testing.T) {
+	t.Parallel()
+	o := quiet()
+	require.NoError(t, o.setDefaults())
+	path := filepath.Join(t.TempDir(), "x.db")
+	userDB(t, path, `PRAGMA journal_mode = WAL`)
+	conn, err := openWriteConn(path, o)
+	require.NoError(t, err)
+	require.NoError(t, conn.migrateTo(path, migrations[:1]))
+	const messages = 20_000
+	require.NoError(t, conn.exclusively(func() error {
+		_, err := conn.exec(query{text: fmt.Sprintf(`
+			INSERT INTO inbox_name VALUES (1, %d, 'c'), (2, %d, '');
+			INSERT INTO inbox_consumer (consumer, completed, applied) VALUES (1, %[3]d, %[3]d);
+			INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures, received_at, payload)
+			WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %[3]d)
+			SELECT i, 1, 2, 'm' || i, x'00', 4, 1, 0, 0, x'' FROM n`, kindConsumer, ruleProducer, messages)})
+		return err
+	}))
+	require.NoError(t, conn.close())
+
+	ib, err := Open(ctxBG, path, o)
+	require.NoError(t, err)
+	l := &lab{t: t, ib: ib}
+	defer l.close()
+	c := l.consumer("c", func(context.Context, *Tx, *Message) error { return nil }, &ConsumerOptions{IgnoreConflicts: true})
+	for _, made := range []bool{false, true} {
+		for _, i := range []int{1, 8191, 8192, messages - 1, messages} {
+			o, err := c.Process(ctxBG, Message{ID: fmt.Sprint("m", i)})
+			require.NoError(t, err)
+			require.Equal(t, Duplicate, o, i)
+		}
+		if !made {
+			l.filters(2)
+		}
+	}
+	o2, err := c.Process(ctxBG, Message{ID: "new"})
+	require.NoError(t, err)
+	assert.Equal(t, Applied, o2)
+}
