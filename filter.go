@@ -107,7 +107,13 @@ func (f *filters) encode(segment int64) (text []byte, crc int64) {
 			text[i/8] |= 1 << (i % 8)
 		}
 	}
-	return text, int64(crc32.Checksum(text, castagnoli))
+	return text, filterCRC(segment, text)
+}
+
+// filterCRC is over the number of the segment too: one's filter is no other's.
+func filterCRC(segment int64, text []byte) int64 {
+	crc := crc32.Checksum(binary.BigEndian.AppendUint64(nil, uint64(segment)), castagnoli)
+	return int64(crc32.Update(crc, castagnoli, text))
 }
 
 // decode takes a filter out of the file. It refuses what is damaged: a bit that
@@ -116,7 +122,7 @@ func (f *filters) decode(segment int64, text []byte, crc int64) error {
 	if len(text) != filterBits/8 {
 		return fmt.Errorf("it has %d bytes, not %d", len(text), filterBits/8)
 	}
-	if int64(crc32.Checksum(text, castagnoli)) != crc {
+	if filterCRC(segment, text) != crc {
 		return errors.New("its checksum is wrong")
 	}
 	b, bit := f.of(segment)

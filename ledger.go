@@ -57,11 +57,11 @@ func orEmpty(b []byte) driver.Value {
 	return b
 }
 
+const unlessKnown = `ON CONFLICT (seq >> 13, message_id, consumer, source) DO NOTHING`
+
 // Parameters are anonymous: for each numbered or named one the driver makes a
 // string at every execution. Most messages are applied at once; theirs is the
 // shortest statement.
-const unlessKnown = `ON CONFLICT (seq >> 13, message_id, consumer, source) DO NOTHING`
-
 var (
 	qInsertApplied = newQuery(`
 		INSERT INTO inbox_message (seq, consumer, source, message_id, hash, status, attempts, failures,

@@ -11,6 +11,7 @@ package inbox
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
 	"log/slog"
 	"time"
 )
@@ -127,7 +128,7 @@ func (ib *Inbox) sealing(ctx context.Context) {
 			sealed, err = ib.seal(ctx)
 		}
 		if err != nil && !ib.closing.Load() {
-			ib.say(slog.LevelWarn, "filters", "a filter over earlier messages could not be kept: new messages may take longer", "error", err)
+			ib.say(slog.LevelWarn, "filters", "a filter over earlier messages could not be kept: until it is, new messages may take longer", "error", err)
 			again = time.After(sealAgain)
 		}
 	}
@@ -143,14 +144,24 @@ func (ib *Inbox) seal(ctx context.Context) (sealed bool, err error) {
 		}
 		return err
 	})
-	if err != nil || segment < 0 || ready {
-		return ready, err
+	if err != nil {
+		return false, err
+	}
+	if segment < 0 || ready {
+		return ready, nil
 	}
 	rows, err := ib.footprints(ctx, segment)
 	if err != nil {
 		return false, err
 	}
 	err = ib.do(ctx, func(w *writer) error {
+		var v [1]driver.Value
+		if _, err := w.conn.queryRow(qInSegment, v[:], segment<<segmentBits, (segment+1)<<segmentBits); err != nil {
+			return w.fail("counting a segment", err)
+		}
+		if v[0] != int64(len(rows)) { // a damaged index, or reader
+			return fmt.Errorf("inbox: segment %d has %v messages, and %d identities were found", segment, v[0], len(rows))
+		}
 		w.filters.begin(segment)
 		for i := range rows {
 			w.filters.add(segment, &rows[i])
@@ -160,8 +171,18 @@ func (ib *Inbox) seal(ctx context.Context) (sealed bool, err error) {
 	return err == nil, err
 }
 
-// keep puts the filter of a segment into the file.
+var qInSegment = newQuery(`SELECT count(*) FROM inbox_message NOT INDEXED WHERE seq >= ? AND seq < ?`)
+
+// keep puts the filter of a segment into the file. From then on it must take no
+// more messages: it does, when somebody deleted the rows of later ones.
 func (w *writer) keep(segment int64) error {
+	next, err := w.seq()
+	if err != nil {
+		return err
+	}
+	if w.newest = min(w.newest, next>>segmentBits); segment >= w.newest {
+		return nil
+	}
 	text, crc := w.filters.encode(segment)
 	if _, err := w.conn.exec(qFilter, segment, crc, text); err != nil {
 		return w.fail("keeping a filter", err)

@@ -74,6 +74,7 @@ func TestFilters(t *testing.T) {
 
 	text, crc := f.encode(9)
 	assert.ErrorContains(t, kept.decode(9, text[1:], crc), "24575 bytes, not 24576")
+	assert.ErrorContains(t, kept.decode(8, text, crc), "checksum", "another segment's")
 	text[r.IntN(len(text))] ^= 1 << r.IntN(8)
 	assert.ErrorContains(t, kept.decode(9, text, crc), "checksum")
 }
@@ -217,6 +218,47 @@ func TestSegments_RestartWithin(t *testing.T) {
 			require.NoError(t, err)
 			l.filters(1)
 		}
+	}
+}
+
+// Rows that are deleted before their segment's filter is kept: it takes messages
+// again, so its filter waits.
+func TestSegments_DeletedBeforeKept(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	send := func(id string, want Outcome) {
+		t.Helper()
+		o, err := c.Process(ctxBG, Message{ID: id})
+		require.NoError(t, err)
+		require.Equal(t, want, o)
+	}
+	send("1", Applied)
+	l.nextSegment()
+	send("2", Applied)
+	l.filters(1)
+	l.nextSegment()
+	require.NoError(t, l.ib.do(ctxBG, func(w *writer) error {
+		b, bit := w.filters.of(1)
+		b.kept |= bit // sealing comes later
+		return nil
+	}))
+	send("3", Applied)
+	l.tamper(`DELETE FROM inbox_message WHERE seq >= 2 << 13; DELETE FROM effects WHERE seq >= 2 << 13; UPDATE inbox_consumer SET completed = 2`)
+	require.NoError(t, l.ib.do(ctxBG, func(w *writer) error {
+		b, bit := w.filters.of(1)
+		b.kept &^= bit
+		w.nextSeq = 0 // as after a lost group
+		return w.keep(1)
+	}))
+	assert.Equal(t, 1, value[int](l, `SELECT count(*) FROM inbox_filter`))
+	send("4", Applied)
+	l.close()
+	l.open()
+	c = l.consumer("c", nil, nil)
+	l.nextSegment()
+	for _, id := range []string{"4", "2", "1"} {
+		send(id, Duplicate)
 	}
 }
 

@@ -171,6 +171,7 @@ const (
 var pragmas = []struct{ name, want string }{
 	{"journal_mode", "wal"},
 	{"synchronous", "2"},
+	{"encoding", "UTF-8"}, // in another one an id is not read back as it was written
 	{"foreign_keys", "1"},
 	{"temp_store", "2"},
 	{"trusted_schema", "0"},
@@ -228,6 +229,9 @@ func openConn(abs, dsn string, guest bool) (*writeConn, error) {
 			raw.Close()
 			if p.name == "journal_mode" {
 				return nil, fmt.Errorf("%w: %s: journal_mode is %q, not WAL", ErrReadOnly, abs, s)
+			}
+			if p.name == "encoding" {
+				return nil, fmt.Errorf("inbox: %s keeps its texts in %s, and the inbox needs UTF-8: copy its tables into a new file", abs, s)
 			}
 			return nil, fmt.Errorf("inbox: %s: PRAGMA %s is %s, not %s: the driver did not take it", abs, p.name, s, p.want)
 		}

@@ -292,6 +292,14 @@ func TestOpen_PragmasReadBack(t *testing.T) {
 	require.NoError(t, ib.Close())
 }
 
+func TestOpen_UTF16(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "x.db")
+	userDB(t, path, `PRAGMA encoding = 'UTF-16le'`, `CREATE TABLE mine (x)`)
+	_, err := Open(ctxBG, path, quiet())
+	assert.ErrorContains(t, err, "keeps its texts in UTF-16le, and the inbox needs UTF-8")
+}
+
 func TestOpen_MigrationIsOneTransaction(t *testing.T) {
 	t.Parallel()
 	o := quiet()

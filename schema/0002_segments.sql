@@ -7,7 +7,8 @@ DROP INDEX inbox_message_identity;
 CREATE UNIQUE INDEX inbox_message_identity ON inbox_message (seq >> 13, message_id, consumer, source);
 
 -- What the earlier segments may have: a Bloom filter for each (segments.go).
--- It saves looking, so it must not be wrong: crc is CRC-32C of bits.
+-- It saves looking, so it must not be wrong: crc is CRC-32C of
+-- the segment, 8 bytes, and bits.
 CREATE TABLE inbox_filter (
     segment INTEGER PRIMARY KEY,
     crc     INTEGER NOT NULL,
