@@ -121,7 +121,8 @@ var mutants = []mutant{
 	{"earlier segments are not looked into", "CrashImages", "", inSmall("ledger.go", "err != nil || known != 0 {\n		return known", "err != nil {\n		return known")},
 	{"a filter that is filled in part is taken for whole", "CrashImages", "", inSmall("segments.go", "if seq%segmentSize == 0 || seq == 1 {", "if true {")},
 	{"the filter of a segment is kept before it is full", "CrashImages", "", inSmall("segments.go",
-		"if newest := (w.nextSeq - 1) >> segmentBits; newest", "if newest := (w.nextSeq-1)>>segmentBits + 1; newest")},
+		"if newest := (w.nextSeq - 1) >> segmentBits; newest", "if newest := (w.nextSeq-1)>>segmentBits + 1; newest",
+		"if w.newest = min(w.newest, next>>segmentBits); segment", "if w.newest = max(w.newest, next>>segmentBits+1); segment")},
 	{"the poller ends at the first error", "IOFaults/read_EIO", "Condition never satisfied", map[string][]string{"worker.go": {
 		"			drop() // whatever is wrong with it, the next one may be well", "			return",
 	}}},
