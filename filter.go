@@ -99,34 +99,34 @@ func (f *filters) before(newest int64, p *footprint) func(yield func(int64) bool
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encode is the filter of a segment as it is kept in the file.
-func (f *filters) encode(segment int64) (text []byte, crc int64) {
+func (f *filters) encode(segment int64) (data []byte, crc int64) {
 	b, bit := f.of(segment)
-	text = make([]byte, filterBits/8)
+	data = make([]byte, filterBits/8)
 	for i, word := range b.words {
 		if word&bit != 0 {
-			text[i/8] |= 1 << (i % 8)
+			data[i/8] |= 1 << (i % 8)
 		}
 	}
-	return text, filterCRC(segment, text)
+	return data, filterCRC(segment, data)
 }
 
 // filterCRC is over the number of the segment too: one's filter is no other's.
-func filterCRC(segment int64, text []byte) int64 {
+func filterCRC(segment int64, data []byte) int64 {
 	crc := crc32.Checksum(binary.BigEndian.AppendUint64(nil, uint64(segment)), castagnoli)
-	return int64(crc32.Update(crc, castagnoli, text))
+	return int64(crc32.Update(crc, castagnoli, data))
 }
 
 // decode takes a filter out of the file. It refuses what is damaged: a bit that
 // is missing would make a message take effect twice.
-func (f *filters) decode(segment int64, text []byte, crc int64) error {
-	if len(text) != filterBits/8 {
-		return fmt.Errorf("it has %d bytes, not %d", len(text), filterBits/8)
+func (f *filters) decode(segment int64, data []byte, crc int64) error {
+	if len(data) != filterBits/8 {
+		return fmt.Errorf("it has %d bytes, not %d", len(data), filterBits/8)
 	}
-	if filterCRC(segment, text) != crc {
+	if filterCRC(segment, data) != crc {
 		return errors.New("its checksum is wrong")
 	}
 	b, bit := f.of(segment)
-	for i, t := range text {
+	for i, t := range data {
 		for ; t != 0; t &= t - 1 {
 			b.words[i*8+bits.TrailingZeros8(t)] |= bit
 		}

@@ -126,7 +126,8 @@ type Inbox struct {
 // program's own tables. The caller becomes the file's owner until Close; see
 // Options.Guest for a second process.
 //
-// It blocks while it brings the schema up to date. Its errors are ErrLocked,
+// It blocks while it brings the schema up to date and reads what it must have in
+// memory of known identities: 3 bytes for each message kept. Its errors are ErrLocked,
 // ErrNotFile, ErrReadOnly, ErrCorrupt, ErrNetworkFS, ErrNewerSchema and
 // ErrForeignSchema, wrapped with what was found, and errors of the system.
 func Open(ctx context.Context, path string, opts *Options) (_ *Inbox, err error) {

@@ -20,7 +20,7 @@ var (
 	qAddName  = newQuery(`INSERT INTO inbox_name (kind, name) VALUES (?1, ?2)`)
 	qLastRow  = newQuery(`SELECT last_insert_rowid()`)
 	// A segment with a filter takes no more messages, even if somebody deletes
-	// the last of it. (2^27 segments are 2^40 messages: more is damage.)
+	// the last of it. (Segments from 2^27 on would hold numbers from maxSeq on: damage.)
 	qMaxSeq = newQuery(`
 		SELECT max((SELECT coalesce(max(seq), 0) FROM inbox_message),
 		           (SELECT coalesce(max(segment) + 1, 0) * 8192 - 1 FROM inbox_filter

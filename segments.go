@@ -5,8 +5,9 @@ package inbox
 // which do not change any more, are looked into before: only those that may
 // have the identity by their filters (filter.go), so nearly never for a new
 // message. A filter is filled while its segment is, and then kept in the file.
-// One that is not there, since the program ended meanwhile, is made from the
-// rows in the background; until then its segment is looked into every time.
+// One that lacks identities, since the program was started meanwhile, or is
+// damaged, is made from the rows in the background; until then its segment is
+// looked into every time.
 
 import (
 	"context"
@@ -19,6 +20,9 @@ import (
 const (
 	segmentBits = 13 // as in schema/0002_segments.sql and in the statements: seq >> 13
 	segmentSize = 1 << segmentBits
+	// maxSeq is no number of a message: a larger one is damage, and would ask
+	// for memory that no machine has.
+	maxSeq = 1 << 40
 )
 
 // sealAgain is how long the background waits after trouble.
@@ -28,7 +32,8 @@ const sealAgain = 30 * time.Second
 type segments struct {
 	filters filters
 	newest  int64         // the one that was last committed to
-	grown   chan struct{} // holds a token when that is another one
+	keeping []int64       // whose filter this transaction puts into the file
+	grown   chan struct{} // holds a token when newest is another one
 }
 
 var qLookup = newQuery(`
@@ -61,8 +66,14 @@ func (s *segments) enter(seq int64, c *columns) {
 	s.filters.add(seq>>segmentBits, &c.footprint)
 }
 
-// grew tells the background when a commit began another segment.
-func (w *writer) grew() {
+// segmentsCommitted follows a commit: what it put into the file is there, and
+// the background is told when it began another segment.
+func (w *writer) segmentsCommitted() {
+	for _, segment := range w.keeping {
+		b, bit := w.filters.of(segment)
+		b.kept |= bit
+	}
+	w.keeping = w.keeping[:0]
 	if newest := (w.nextSeq - 1) >> segmentBits; newest > w.newest {
 		w.newest = newest
 		select {
@@ -84,12 +95,16 @@ func (s *segments) load(c *writeConn, log *slog.Logger) error {
 	if _, err := c.queryRow(qMaxSeq, v[:1]); err != nil {
 		return err
 	}
-	s.newest = v[0].(int64) >> segmentBits
+	last := v[0].(int64)
+	if last >= maxSeq {
+		return fmt.Errorf("%w: a message has the number %d", ErrCorrupt, last)
+	}
+	s.newest = last >> segmentBits
 	err := c.each(qFilters, v[:], func() error {
 		segment, _ := v[0].(int64)
 		crc, _ := v[1].(int64)
-		text, _ := v[2].([]byte)
-		if err := s.filters.decode(segment, text, crc); err != nil {
+		data, _ := v[2].([]byte)
+		if err := s.filters.decode(segment, data, crc); err != nil {
 			log.Warn("the filter over a segment of earlier messages is damaged; it is made anew", "segment", segment, "error", err)
 		}
 		return nil
@@ -128,7 +143,7 @@ func (ib *Inbox) sealing(ctx context.Context) {
 			sealed, err = ib.seal(ctx)
 		}
 		if err != nil && !ib.closing.Load() {
-			ib.say(slog.LevelWarn, "filters", "a filter over earlier messages could not be kept: until it is, new messages may take longer", "error", err)
+			ib.say(slog.LevelWarn, "filters", "a filter over earlier messages could not be kept: new messages may take longer, now or after the next start", "error", err)
 			again = time.After(sealAgain)
 		}
 	}
@@ -159,7 +174,7 @@ func (ib *Inbox) seal(ctx context.Context) (sealed bool, err error) {
 		if _, err := w.conn.queryRow(qInSegment, v[:], segment<<segmentBits, (segment+1)<<segmentBits); err != nil {
 			return w.fail("counting a segment", err)
 		}
-		if v[0] != int64(len(rows)) { // a damaged index, or reader
+		if v[0] != int64(len(rows)) { // a damaged index or reader, a name that is not there
 			return fmt.Errorf("inbox: segment %d has %v messages, and %d identities were found", segment, v[0], len(rows))
 		}
 		w.filters.begin(segment)
@@ -183,23 +198,21 @@ func (w *writer) keep(segment int64) error {
 	if w.newest = min(w.newest, next>>segmentBits); segment >= w.newest {
 		return nil
 	}
-	text, crc := w.filters.encode(segment)
-	if _, err := w.conn.exec(qFilter, segment, crc, text); err != nil {
+	data, crc := w.filters.encode(segment)
+	if _, err := w.conn.exec(qFilter, segment, crc, data); err != nil {
 		return w.fail("keeping a filter", err)
 	}
-	b, bit := w.filters.of(segment)
-	b.kept |= bit // if the transaction is lost, it is made anew after the next start
+	w.keeping = append(w.keeping, segment)
 	return nil
 }
 
 // footprints are those of the identities in a full segment.
 func (ib *Inbox) footprints(ctx context.Context, segment int64) (ps []footprint, err error) {
 	err = ib.View(ctx, func(ctx context.Context, rx *Rx) error {
-		// LEFT: a name that is not there must be an error, not a row less.
 		rows, err := rx.QueryContext(ctx, `
 			SELECT c.name, s.kind, s.name, m.message_id
 			  FROM inbox_message m INDEXED BY inbox_message_identity
-			  LEFT JOIN inbox_name c ON c.id = m.consumer LEFT JOIN inbox_name s ON s.id = m.source
+			  JOIN inbox_name c ON c.id = m.consumer JOIN inbox_name s ON s.id = m.source
 			 WHERE m.seq >> 13 = ?`, segment)
 		if err != nil {
 			return err

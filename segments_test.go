@@ -79,6 +79,14 @@ func TestFilters(t *testing.T) {
 	assert.ErrorContains(t, kept.decode(9, text, crc), "checksum")
 }
 
+// send processes a message.
+func (l *lab) send(c *Consumer, id string, want Outcome) {
+	l.t.Helper()
+	o, err := c.Process(ctxBG, Message{ID: id})
+	require.NoError(l.t, err)
+	require.Equal(l.t, want, o, "%q", id)
+}
+
 // nextSegment makes the next message the first of a segment, as if the one
 // before it were full.
 func (l *lab) nextSegment() {
@@ -92,6 +100,22 @@ func jumpSegment(w *writer) error {
 		w.nextSeq = (seq>>segmentBits + 1) << segmentBits
 	}
 	return err
+}
+
+// pretendKept keeps the background from a segment, until kept is taken back.
+func (l *lab) pretendKept(segment int64) {
+	l.t.Helper()
+	require.NoError(l.t, l.ib.do(ctxBG, func(w *writer) error {
+		b, bit := w.filters.of(segment)
+		b.kept |= bit
+		return nil
+	}))
+}
+
+// unkeep takes kept back.
+func (w *writer) unkeep(segment int64) {
+	b, bit := w.filters.of(segment)
+	b.kept &^= bit
 }
 
 // tamper changes what the program's own statements may not.
@@ -197,9 +221,7 @@ func TestSegments_RestartWithin(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, nil)
 	for _, id := range []string{"1", "2", "3"} {
-		c := l.consumer("c", nil, nil)
-		_, err := c.Process(ctxBG, Message{ID: id})
-		require.NoError(t, err)
+		l.send(l.consumer("c", nil, nil), id, Applied)
 		if id < "3" {
 			l.close()
 			l.open()
@@ -209,13 +231,10 @@ func TestSegments_RestartWithin(t *testing.T) {
 	c := l.ib.consumers["c"]
 	for _, made := range []bool{false, true} {
 		for _, id := range []string{"1", "2", "3"} {
-			o, err := c.Process(ctxBG, Message{ID: id})
-			require.NoError(t, err)
-			require.Equal(t, Duplicate, o, id)
+			l.send(c, id, Duplicate)
 		}
 		if !made {
-			_, err := c.Process(ctxBG, Message{ID: "4"})
-			require.NoError(t, err)
+			l.send(c, "4", Applied)
 			l.filters(1)
 		}
 	}
@@ -227,39 +246,55 @@ func TestSegments_DeletedBeforeKept(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	send := func(id string, want Outcome) {
-		t.Helper()
-		o, err := c.Process(ctxBG, Message{ID: id})
-		require.NoError(t, err)
-		require.Equal(t, want, o)
-	}
-	send("1", Applied)
+	l.send(c, "1", Applied)
 	l.nextSegment()
-	send("2", Applied)
+	l.send(c, "2", Applied)
 	l.filters(1)
 	l.nextSegment()
-	require.NoError(t, l.ib.do(ctxBG, func(w *writer) error {
-		b, bit := w.filters.of(1)
-		b.kept |= bit // sealing comes later
-		return nil
-	}))
-	send("3", Applied)
+	l.pretendKept(1) // sealing comes later
+	l.send(c, "3", Applied)
 	l.tamper(`DELETE FROM inbox_message WHERE seq >= 2 << 13; DELETE FROM effects WHERE seq >= 2 << 13; UPDATE inbox_consumer SET completed = 2`)
 	require.NoError(t, l.ib.do(ctxBG, func(w *writer) error {
-		b, bit := w.filters.of(1)
-		b.kept &^= bit
+		w.unkeep(1)
 		w.nextSeq = 0 // as after a lost group
 		return w.keep(1)
 	}))
 	assert.Equal(t, 1, value[int](l, `SELECT count(*) FROM inbox_filter`))
-	send("4", Applied)
+	l.send(c, "4", Applied)
 	l.close()
 	l.open()
 	c = l.consumer("c", nil, nil)
 	l.nextSegment()
 	for _, id := range []string{"4", "2", "1"} {
-		send(id, Duplicate)
+		l.send(c, id, Duplicate)
 	}
+}
+
+// A filter whose transaction is lost is not in the file, and is put there later.
+func TestSegments_KeptInALostGroup(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	l.send(c, "1", Applied)
+	l.nextSegment()
+	l.pretendKept(0)
+	l.send(c, "2", Applied)
+	require.NoError(t, l.ib.do(ctxBG, func(w *writer) error {
+		b, bit := w.filters.of(0)
+		assert.NotZero(t, b.ready&bit, "it was filled with its segment")
+		return nil
+	}))
+	require.Error(t, l.ib.do(ctxBG, func(w *writer) error {
+		w.unkeep(0)
+		if err := w.keep(0); err != nil {
+			return err
+		}
+		return &lostError{errors.New("lost")}
+	}))
+	_, err := l.ib.seal(ctxBG) // the background may be at it too
+	require.NoError(t, err)
+	l.eventually(func() bool { return value[int](l, `SELECT count(*) FROM inbox_filter`) == 1 }, "kept")
+	l.filters(1)
 }
 
 // The administrator finds a message by its id in any segment.
@@ -274,8 +309,7 @@ func TestSegments_Selection(t *testing.T) {
 		return apply(ctx, tx, m)
 	}, nil)
 	for s := range 3 {
-		_, err := c.Process(ctxBG, Message{ID: fmt.Sprint(s)})
-		require.NoError(t, err)
+		l.send(c, fmt.Sprint(s), Dead)
 		l.nextSegment()
 	}
 	refuse = false
@@ -288,9 +322,7 @@ func TestSegments_Selection(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, n)
 	for s := range 3 {
-		o, err := c.Process(ctxBG, Message{ID: fmt.Sprint(s)})
-		require.NoError(t, err)
-		assert.Equal(t, Duplicate, o)
+		l.send(c, fmt.Sprint(s), Duplicate)
 	}
 }
 
@@ -306,8 +338,7 @@ func TestSegments_LostGroup(t *testing.T) {
 		}
 		return apply(ctx, tx, m)
 	}, nil)
-	_, err := c.Process(ctxBG, Message{ID: "first"})
-	require.NoError(t, err)
+	l.send(c, "first", Applied)
 	require.NoError(t, l.ib.do(ctxBG, func(w *writer) error { w.nextSeq = segmentSize - 2; return nil }))
 	var ms []Message
 	for _, id := range []string{"1", "2", "3", "first", "1", "kill", "4", "3"} {
@@ -327,30 +358,24 @@ func TestSegments_DeletedRows(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	send := func(id string, want Outcome) {
-		t.Helper()
-		o, err := c.Process(ctxBG, Message{ID: id})
-		require.NoError(t, err)
-		require.Equal(t, want, o)
-	}
-	send("1", Applied)
+	l.send(c, "1", Applied)
 	l.nextSegment()
-	send("2", Applied)
+	l.send(c, "2", Applied)
 	l.nextSegment()
-	send("3", Applied)
+	l.send(c, "3", Applied)
 	l.filters(2)
 	l.tamper(`DELETE FROM inbox_message WHERE seq > 1; DELETE FROM effects WHERE seq > 1; UPDATE inbox_consumer SET completed = 1`)
 	l.close()
 	l.open()
 	c = l.consumer("c", nil, nil)
 	for range 3 {
-		send("2", map[bool]Outcome{true: Applied, false: Duplicate}[l.effects("2") == 0])
-		send("1", Duplicate)
+		l.send(c, "2", map[bool]Outcome{true: Applied, false: Duplicate}[l.effects("2") == 0])
+		l.send(c, "1", Duplicate)
 	}
 	l.nextSegment()
-	send("4", Applied)
+	l.send(c, "4", Applied)
 	l.filters(3)
-	send("2", Duplicate)
+	l.send(c, "2", Duplicate)
 	assert.Equal(t, 1, l.effects("2"))
 }
 

@@ -317,7 +317,7 @@ func (w *writer) commitFailed(err error) error {
 // committed makes what the transaction changed the writer's memory.
 func (w *writer) committed(took time.Duration) {
 	clear(w.accounts)
-	w.grew()
+	w.segmentsCommitted()
 	w.latest.Store(w.now)
 	w.stats.group(len(w.group), took)
 	if w.due != 0 {
@@ -353,6 +353,7 @@ func (w *writer) forget() {
 	w.counts = map[int64]*counts{}
 	w.accounts = map[*account]struct{}{}
 	w.nextSeq = 0
+	w.keeping = nil
 }
 
 // fail is for an error of the writer's own statements: the transaction
