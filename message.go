@@ -78,6 +78,7 @@ func (m *Message) IdempotencyKey() string {
 	return hex.EncodeToString(d[:])
 }
 
+// identityDigest is SHA-256 over the length-prefixed parts of an identity.
 func identityDigest(consumer string, rule rule, source, id string) [sha256.Size]byte {
 	var buf [256]byte
 	b := buf[:0]

@@ -94,6 +94,17 @@ func (l *lab) nextSegment() {
 	require.NoError(l.t, l.ib.do(ctxBG, jumpSegment))
 }
 
+// inSegments processes messages, each as the first of a segment.
+func (l *lab) inSegments(c *Consumer, ids ...string) {
+	l.t.Helper()
+	for i, id := range ids {
+		if i > 0 {
+			l.nextSegment()
+		}
+		l.send(c, id, Applied)
+	}
+}
+
 func jumpSegment(w *writer) error {
 	seq, err := w.seq()
 	if seq%segmentSize != 0 { // never past one that has no message
@@ -246,9 +257,7 @@ func TestSegments_DeletedBeforeKept(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	l.send(c, "1", Applied)
-	l.nextSegment()
-	l.send(c, "2", Applied)
+	l.inSegments(c, "1", "2")
 	l.filters(1)
 	l.nextSegment()
 	l.pretendKept(1) // sealing comes later
@@ -358,11 +367,7 @@ func TestSegments_DeletedRows(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, nil)
 	c := l.consumer("c", nil, nil)
-	l.send(c, "1", Applied)
-	l.nextSegment()
-	l.send(c, "2", Applied)
-	l.nextSegment()
-	l.send(c, "3", Applied)
+	l.inSegments(c, "1", "2", "3")
 	l.filters(2)
 	l.tamper(`DELETE FROM inbox_message WHERE seq > 1; DELETE FROM effects WHERE seq > 1; UPDATE inbox_consumer SET completed = 1`)
 	l.close()
