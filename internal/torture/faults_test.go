@@ -226,3 +226,60 @@ func TestIOFaults_Readers(t *testing.T) {
 		}
 	}
 }
+
+// TestIOFaults_Poller makes reading fail until the poller has met it: when the
+// disk is mended, retries go on, and it says so.
+func TestIOFaults_Poller(t *testing.T) {
+	r := row(t, "I/O faults, poller")
+	for _, f := range faults {
+		if f.kind != Read {
+			continue
+		}
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel() // its first wait is a second
+			dir := scratch(t)
+			disk, unwatch := Watch(dir)
+			waits, goOn := make(chan struct{}), make(chan struct{})
+			l, err := openWith(t, path(dir), nil, &inbox.Options{Observer: &inbox.Observer{Alert: func(a inbox.Alert) {
+				switch a.Detail {
+				case "retries wait":
+					close(waits)
+				case "retries go on":
+					close(goOn)
+				}
+			}}})
+			require.NoError(t, err)
+			all := messages(1, 6)
+			l.fails(all[0].ID, 1)
+			l.group(all...)
+			disk.Fail(func(k OpKind, _ string) int32 {
+				if k == Read {
+					return f.code
+				}
+				return 0
+			})
+			l.run()
+			within(t, waits, "the poller met "+f.name)
+			disk.Fail(nil)
+			l.idle()
+			within(t, goOn, "it said that it goes on after "+f.name)
+			require.NoError(t, l.close())
+			unwatch()
+			v := &viewer{t, dir}
+			require.NoError(t, v.complete(all), f.name)
+			r.Lock()
+			r.Faults++
+			r.Unlock()
+		})
+	}
+}
+
+// within waits for what must happen soon.
+func within(t *testing.T, happened <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-happened:
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "it did not happen", what)
+	}
+}
