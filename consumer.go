@@ -46,7 +46,9 @@ func (o Outcome) String() string {
 // messages share, on the inbox's one writer: it changes only the database,
 // only through tx, and does not wait for anything else. It may run again: when
 // that transaction is lost, when a neighbour fails, after an error of its own.
-// Whatever it did through tx is then undone, whatever else it did is not.
+// Whatever it did through tx is then undone, whatever else it did is not. The
+// view inbox may show messages of the same transaction as completed whose turn
+// comes only after this one.
 //
 // An error makes the message pending, to be tried again with the consumer's
 // backoff; see Permanent, RetryAfter and Outage. A panic is such an error.

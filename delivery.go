@@ -71,20 +71,11 @@ func (d *delivery) settle(err error) {
 	d.done(o, err)
 }
 
-// apply inserts the message and, if nothing stands against it, applies it.
-func (d *delivery) apply(w *writer) error {
+// plan decides what becomes of the message, should it be new: r is its row.
+func (d *delivery) plan(w *writer, r *row, seq int64) (err error) {
 	c, m := d.c, &d.m
-	if d.line != nil && d.line.refused[m.Key] != nil {
-		return d.line.refused[m.Key]
-	}
-	source, err := w.name(int64(m.rule), m.Source)
-	if err != nil {
-		return err
-	}
-	r := row{
-		consumer: c.id, source: source, columns: &d.cols,
-	}
-	if r.seq, err = w.seq(); err != nil {
+	*r = row{seq: seq, consumer: c.id, columns: &d.cols}
+	if r.source, err = w.name(int64(m.rule), m.Source); err != nil {
 		return err
 	}
 	if m.Type != "" {
@@ -101,8 +92,6 @@ func (d *delivery) apply(w *writer) error {
 			return err
 		}
 	}
-
-	attempt := false
 	d.cause = nil
 	switch {
 	case m.invalid != "":
@@ -118,18 +107,49 @@ func (d *delivery) apply(w *writer) error {
 		r.status = statusPending
 	case d.store || c.paused.Load():
 		d.outcome = Pending
-		r.status, r.nextAt, r.delay = statusPending, w.now, int64(0)
+		r.status, r.nextAt, r.delay = statusPending, w.nowValue, int64(0)
 	default:
-		attempt = true
 		d.outcome = Applied
 		r.status, r.attempts = statusCompleted, 1
 	}
 	r.keep = r.status != statusCompleted || !c.opts.DropPayload
+	return nil
+}
 
-	known, hash, err := w.insert(&r)
-	if err != nil {
+// refused is why the message must not overtake one that the disk refused.
+func (d *delivery) refused() error {
+	if d.line == nil {
+		return nil
+	}
+	return d.line.refused[d.m.Key]
+}
+
+// apply inserts the message and, if nothing stands against it, applies it.
+func (d *delivery) apply(w *writer) error {
+	c, m := d.c, &d.m
+	if err := d.refused(); err != nil {
 		return err
 	}
+	if err := w.insertBatch(); err != nil {
+		return err
+	}
+	var known int64
+	var hash []byte
+	r := w.batch.of(w.at)
+	if r == nil {
+		seq, err := w.seq()
+		if err != nil {
+			return err
+		}
+		r = &row{}
+		if err := d.plan(w, r, seq); err != nil {
+			return err
+		}
+		if known, hash, err = w.insert(r); err != nil {
+			return err
+		}
+	}
+	attempt := d.outcome == Applied
 	n := w.count(c.id)
 	if known != 0 {
 		if err := d.known(w, known, hash, n); err != nil {

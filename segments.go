@@ -57,6 +57,14 @@ func (w *writer) find(newest, consumer, source int64, c *columns) (seq int64, ha
 	return 0, nil, nil
 }
 
+// mayKnow reports whether the identity of r may be in the file.
+func (w *writer) mayKnow(r *row) bool {
+	for range w.filters.before(r.seq>>segmentBits, &r.footprint) {
+		return true
+	}
+	return false
+}
+
 // enter puts the identity of a new row into the filter of its segment. When
 // its transaction is lost it stays there, which does no harm.
 func (s *segments) enter(seq int64, c *columns) {

@@ -89,6 +89,7 @@ type writer struct {
 	now      int64        // the time of this transaction, ms
 	nowValue driver.Value // the same, as every row binds it
 	nextSeq  int64
+	batch    batch // messages that are inserted ahead of their turn
 	segments
 	names     map[nameKey]int64
 	counts    map[int64]*counts
@@ -228,6 +229,7 @@ func (w *writer) transact() (err error) {
 	}()
 	w.errs = w.errs[:0]
 	w.at = 0
+	w.batch.end()
 	if err := w.begin(); err != nil {
 		return storageError("beginning a transaction", err)
 	}
@@ -380,6 +382,7 @@ func (w *writer) settle(err error) {
 	}
 	w.settled <- settlement{w.group, errs}
 	w.group, w.errs = nil, nil
+	w.batch.end()
 }
 
 // settler tells the callers, in order, away from the writer's path.

@@ -39,14 +39,16 @@ var (
 	}}
 )
 
-// Segments of 8 messages instead of 8,192: what happens where one ends, the
-// short forms then meet all the time.
+// Segments of 8 messages instead of 8,192, and groups of two that are large:
+// what happens where a segment ends, and in batches, the short forms then meet
+// all the time.
 var small = map[string][]string{
 	"schema/0002_segments.sql": {"(seq >> 13,", "(seq >> 3,"},
 	"ledger.go":                {"(seq >> 13,", "(seq >> 3,"},
 	"admin.go":                 {") >> 13", ") >> 3", "m.seq >> 13", "m.seq >> 3"},
 	"segments.go":              {"segmentBits = 13", "segmentBits = 3", "WHERE seq >> 13", "WHERE seq >> 3", "WHERE m.seq >> 13", "WHERE m.seq >> 3"},
 	"names.go":                 {"* 8192 - 1", "* 8 - 1"},
+	"turn.go":                  {"minBare    = 32 ", "minBare    = 2 "},
 }
 
 // inSmall is small with a fault.
@@ -123,6 +125,7 @@ var mutants = []mutant{
 	{"the filter of a segment is kept before it is full", "CrashImages", "", inSmall("segments.go",
 		"if newest := (w.nextSeq - 1) >> segmentBits; newest", "if newest := (w.nextSeq-1)>>segmentBits + 1; newest",
 		"if w.newest = min(w.newest, next>>segmentBits); segment", "if w.newest = max(w.newest, next>>segmentBits+1); segment")},
+	{"a batch takes what an earlier segment has", "CrashImages", "", inSmall("batch.go", " || w.mayKnow(r)", "")},
 	{"the poller ends at the first error", "IOFaults_Poller", "Condition never satisfied", map[string][]string{"worker.go": {
 		"			drop() // whatever is wrong with it, the next one may be well", "			return",
 	}}},
