@@ -1,6 +1,6 @@
 package inbox
 
-// Batches: half of what an INSERT costs is the statement, not the row. So in a
+// Batches: a fifth of what an INSERT costs is the statement, not the row. So in a
 // large group, messages that are new for certain are inserted many at a time,
 // ahead of their turns; then each has its turn, in order. For certain: the
 // filters say so (segments.go), which are never wrong about that; and should
@@ -11,29 +11,21 @@ import (
 	"strings"
 )
 
-// maxBatch is how many messages one statement inserts.
+// maxBatch is how many messages one statement inserts: 8 to 64 cost the same.
 const maxBatch = 16
 
-// A batch is the rows of the jobs from, from + 1, … to - 1 of the group, which
-// are in the file before their turns.
+// A batch is the rows of the group's jobs from, from + 1, …: those before to are
+// in the file ahead of their turns, and then there may be one more, planned.
 type batch struct {
-	rows     [maxBatch]row
-	from, to int
-	args     []driver.Value
-}
-
-// of is the row of the group's job at, nil when it is none of the batch.
-func (b *batch) of(at int) *row {
-	if at < b.from || at >= b.to {
-		return nil
-	}
-	return &b.rows[at-b.from]
+	rows              [maxBatch]row
+	from, to, planned int
+	args              []driver.Value
 }
 
 // end forgets the batch, and holds on to no message.
 func (b *batch) end() {
 	clear(b.rows[:])
-	b.from, b.to = 0, 0
+	b.from, b.to, b.planned = 0, 0, 0
 }
 
 // qInsertBatch are the statements for 2, 3, … maxBatch rows. What their rows
@@ -53,32 +45,45 @@ var qInsertBatch = func() (qs [maxBatch + 1]query) {
 	return qs
 }()
 
-// insertBatch makes a batch of the messages whose turns are next, if there is
-// none and they are fit for one.
-func (w *writer) insertBatch() error {
+// row is the row of d, whose turn it is, and whether it is in the file already.
+func (w *writer) row(d *delivery) (r *row, stored bool, err error) {
 	b := &w.batch
-	if !w.bare || w.at < b.to {
-		return nil
+	if w.at >= b.planned {
+		if err := w.planBatch(d); err != nil {
+			return nil, false, err
+		}
 	}
+	return &b.rows[w.at-b.from], w.at < b.to, nil
+}
+
+// planBatch plans the row of d, whose turn it is, and of those behind it that
+// are fit to share its INSERT. If there are any it runs that.
+func (w *writer) planBatch(d *delivery) error {
+	b := &w.batch
 	seq, err := w.seq()
 	if err != nil {
 		return err
 	}
+	b.from, b.to, b.planned = w.at, w.at, w.at
 	n := 0
-	for n < maxBatch && w.at+n < len(w.group) {
-		d, ok := w.group[w.at+n].(*delivery)
-		if !ok || !d.plain() {
-			break
-		}
+	for n < maxBatch {
 		r := &b.rows[n]
 		if err := d.plan(w, r, seq+int64(n)); err != nil {
 			return err
 		}
-		if !r.plain() || !r.like(&b.rows[0]) || w.mayKnow(r) {
+		b.planned++
+		if !w.bare || !r.plain() || !r.like(&b.rows[0]) || w.mayKnow(r) {
 			break
 		}
 		w.enter(r.seq, r.columns) // the next one may be the same
 		n++
+		if b.planned == len(w.group) {
+			break
+		}
+		var ok bool
+		if d, ok = w.group[b.planned].(*delivery); !ok || d.refused() != nil {
+			break
+		}
 	}
 	if n < 2 {
 		return nil
@@ -93,20 +98,15 @@ func (w *writer) insertBatch() error {
 		return w.fail("storing messages", err)
 	}
 	w.nextSeq = seq + int64(n)
-	b.from, b.to = w.at, w.at+n
+	b.to = w.at + n
 	return nil
 }
 
-// plain says that nothing about the delivery needs a look of its own. A stored
-// message with a key may have to wait for one of the same batch.
-func (d *delivery) plain() bool {
-	return d.m.invalid == "" && d.fault == nil && d.refused() == nil && (d.m.Key == "" || !d.store && !d.c.paused.Load())
-}
-
-// plain says that the row is that of a message which is applied at once, or is
-// due at once.
+// plain says that the row is that of a message which is applied at once, or
+// stored for later. One with a key that is only stored is not: the next of its
+// key must wait for it.
 func (r *row) plain() bool {
-	return r.lastError == nil && (r.status == statusCompleted || r.status == statusPending && r.nextAt != nil)
+	return r.lastError == nil && (r.status == statusCompleted || r.status == statusPending && r.key == nil)
 }
 
 // like says that r has in common with s what is bound once for a batch.
@@ -117,17 +117,10 @@ func (r *row) like(s *row) bool {
 // common and own are the values of a row for qInsertBatch: those that all rows
 // of a batch have, and the others.
 func (r *row) common(now driver.Value) []driver.Value {
-	var processed driver.Value
-	if r.status == statusCompleted {
-		processed = now
-	}
-	return []driver.Value{r.consumer, r.source, int64(r.status), r.attempts, now, processed, r.nextAt, r.delay, r.typ, r.stream}
+	return []driver.Value{r.consumer, r.source, int64(r.status), r.attempts, now, r.processedAt(now), r.nextAt, r.delay, r.typ, r.stream}
 }
 
 func (r *row) own(to []driver.Value) []driver.Value {
-	var headers, payload driver.Value
-	if r.keep {
-		headers, payload = r.headers, r.payload
-	}
+	headers, payload := r.kept()
 	return append(to, r.seq, r.id, r.hash, r.subject, r.key, r.streamSeq, headers, payload)
 }

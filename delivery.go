@@ -130,21 +130,13 @@ func (d *delivery) apply(w *writer) error {
 	if err := d.refused(); err != nil {
 		return err
 	}
-	if err := w.insertBatch(); err != nil {
+	r, stored, err := w.row(d)
+	if err != nil {
 		return err
 	}
 	var known int64
 	var hash []byte
-	r := w.batch.of(w.at)
-	if r == nil {
-		seq, err := w.seq()
-		if err != nil {
-			return err
-		}
-		r = &row{}
-		if err := d.plan(w, r, seq); err != nil {
-			return err
-		}
+	if !stored {
 		if known, hash, err = w.insert(r); err != nil {
 			return err
 		}

@@ -34,6 +34,22 @@ type row struct {
 	keep bool // write headers and payload
 }
 
+// kept are the headers and the payload, or NULL.
+func (r *row) kept() (headers, payload driver.Value) {
+	if !r.keep {
+		return nil, nil
+	}
+	return r.headers, r.payload
+}
+
+// processedAt is now for a message that is done with.
+func (r *row) processedAt(now driver.Value) driver.Value {
+	if r.status == statusCompleted || r.status == statusDead {
+		return now
+	}
+	return nil
+}
+
 // columns are the part of a row that its message decides alone, as they are
 // bound: whoever delivers it makes them, not the writer.
 type columns struct {
@@ -86,20 +102,13 @@ func (w *writer) insert(r *row) (known int64, hash []byte, err error) {
 	}
 	var n int64
 	now := w.nowValue
-	var headers, payload driver.Value
-	if r.keep {
-		headers, payload = r.headers, r.payload
-	}
+	headers, payload := r.kept()
 	if r.status == statusCompleted {
 		n, err = w.conn.exec(qInsertApplied, r.seq, r.consumer, r.source, r.id, r.hash,
 			now, now, r.typ, r.subject, r.key, r.stream, r.streamSeq, headers, payload)
 	} else {
-		var processed driver.Value
-		if r.status == statusDead {
-			processed = now
-		}
 		n, err = w.conn.exec(qInsert, r.seq, r.consumer, r.source, r.id, r.hash, int64(r.status), r.attempts, r.failures,
-			now, processed, r.nextAt, r.delay, r.lastError,
+			now, r.processedAt(now), r.nextAt, r.delay, r.lastError,
 			r.typ, r.subject, r.key, r.stream, r.streamSeq, headers, payload)
 	}
 	if err != nil {

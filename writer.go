@@ -223,13 +223,13 @@ func (w *writer) replay(jobs []job, guilty int, cause error) {
 func (w *writer) transact() (err error) {
 	start := time.Now()
 	defer func() {
+		w.batch.end()
 		if suspect(err) {
 			w.drop()
 		}
 	}()
 	w.errs = w.errs[:0]
 	w.at = 0
-	w.batch.end()
 	if err := w.begin(); err != nil {
 		return storageError("beginning a transaction", err)
 	}
@@ -382,7 +382,6 @@ func (w *writer) settle(err error) {
 	}
 	w.settled <- settlement{w.group, errs}
 	w.group, w.errs = nil, nil
-	w.batch.end()
 }
 
 // settler tells the callers, in order, away from the writer's path.
