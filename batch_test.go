@@ -135,7 +135,8 @@ func TestBatch_Statements(t *testing.T) {
 		{"alike", plain, 4},
 		{"of different types", func(i int) Message { return Message{Type: strings.Repeat("t", 1+i%2)} }, n},
 		{"of two sources, one after the other", func(i int) Message { return Message{Source: strings.Repeat("s", 1+i/(n/2))} }, 4},
-		{"with keys", func(i int) Message { return Message{Key: "k"} }, n + 4}, // it asks for each
+		{"with keys", func(i int) Message { return Message{Key: "k"} }, n + 4},                                                       // it asks for each
+		{"of different types, with keys", func(i int) Message { return Message{Type: strings.Repeat("t", 1+i%2), Key: "k"} }, n + n}, // once
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLab(t, nil)
@@ -229,4 +230,83 @@ func TestBatch_Like(t *testing.T) {
 		assert.False(t, a.like(&b), i)
 		assert.False(t, b.like(&a), i)
 	}
+}
+
+// A row is in the file ahead of its turn only when nothing can come between.
+func TestBatch_Plain(t *testing.T) {
+	t.Parallel()
+	key := &columns{key: "k"}
+	for name, tc := range map[string]struct {
+		row  row
+		want bool
+	}{
+		"applied":           {row{status: statusCompleted, columns: &columns{}}, true},
+		"applied, key":      {row{status: statusCompleted, columns: key}, true},
+		"stored":            {row{status: statusPending, nextAt: int64(1), columns: &columns{}}, true},
+		"stored, key":       {row{status: statusPending, nextAt: int64(1), columns: key}, false},
+		"waits for its key": {row{status: statusPending, columns: key}, false},
+		"failed":            {row{status: statusPending, nextAt: int64(1), lastError: "e", columns: &columns{}}, false},
+		"dead":              {row{status: statusDead, lastError: "e", columns: &columns{}}, false},
+	} {
+		assert.Equal(t, tc.want, tc.row.plain(), name)
+	}
+}
+
+// Where one may fail and leave those behind it of its key waiting, there are no
+// batches: in small groups, and in large ones that run again with savepoints.
+func TestBatch_OrderWhenOneFails(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{minBare / 2, minBare + maxBatch} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, nil)
+			c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+				if m.ID == "3" {
+					return errors.New("not yet")
+				}
+				return apply(ctx, tx, m)
+			}, nil)
+			l.send(c, "first of its segment", Applied)
+			ms, want := make([]Message, size), make([]Outcome, size)
+			for i := range ms {
+				ms[i], want[i] = Message{ID: fmt.Sprint(i), Key: "k"}, Applied
+				if i >= 3 {
+					want[i] = Pending
+				}
+			}
+			outs, errs := l.outcomes(c, ms...)
+			assert.Equal(t, want, outs)
+			assert.Equal(t, make([]error, size), errs)
+		})
+	}
+}
+
+// A message that must not overtake one which the disk refused is not in the
+// file ahead of its turn, which it does not get.
+func TestBatch_Refused(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	l.send(c, "first of its segment", Applied)
+	full := errors.New("disk full")
+	ln := &line{refused: map[string]error{"k": full}}
+	ms := make([]Message, minBare+maxBatch)
+	errs, want := make([]error, len(ms)), make([]error, len(ms))
+	release := l.hold()
+	var wg sync.WaitGroup
+	for i := range ms {
+		m := Message{ID: fmt.Sprint(i), Key: "l", rule: ruleProducer}
+		if i%3 == 2 {
+			m.Key, want[i] = "k", full
+		}
+		d, err := c.delivery(m)
+		require.NoError(t, err)
+		wg.Add(1)
+		d.ctx, d.line, d.done = c.ctx, ln, func(_ Outcome, err error) { errs[i] = err; wg.Done() }
+		require.NoError(t, l.ib.w.q.push(ctxBG, d))
+	}
+	release()
+	wg.Wait()
+	assert.Equal(t, want, errs)
+	assert.Equal(t, 1+len(ms)-len(ms)/3, l.effects(""))
 }

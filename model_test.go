@@ -25,6 +25,7 @@ func TestModel(t *testing.T) {
 		m := &model{t: rt, path: filepath.Join(dir, "inbox.db"), clock: newFakeClock(), known: map[string]*modelMessage{}}
 		m.passes = rapid.Bool().Draw(rt, "DeadPasses")
 		m.open()
+		defer func() { _ = m.ib.Close() }() // rapid may end a run early
 		require.NoError(rt, m.ib.Update(ctxBG, func(ctx context.Context, tx *Tx) error {
 			_, err := tx.ExecContext(ctx, `
 				CREATE TABLE effects (n INTEGER PRIMARY KEY, seq INTEGER NOT NULL, id TEXT NOT NULL);

@@ -505,29 +505,33 @@ func TestOpen_FirstSchema(t *testing.T) {
 	assert.Equal(t, Applied, o2)
 }
 
+// damageable is an inbox that is not held to the invariants when the test ends,
+// with message 1.
+func damageable(t *testing.T) (*lab, *Consumer) {
+	l := &lab{t: t, path: filepath.Join(t.TempDir(), "x.db"), opts: *quiet()}
+	l.open()
+	c := l.consumer("c", func(context.Context, *Tx, *Message) error { return nil }, nil)
+	l.send(c, "1", Applied)
+	return l, c
+}
+
 // A filter is not made from an index that has lost an identity.
 func TestOpen_DamagedIdentityIndex(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "x.db")
-	ib, err := Open(ctxBG, path, quiet())
-	require.NoError(t, err)
-	l := &lab{t: t, ib: ib}
-	c := l.consumer("c", func(context.Context, *Tx, *Message) error { return nil }, nil)
-	l.send(c, "1", Applied)
+	l, c := damageable(t)
 	l.send(c, "2", Applied)
 	l.nextSegment()
 	l.pretendKept(0)
 	l.send(c, "3", Applied)
 	l.close()
-	userDB(t, path,
+	userDB(t, l.path,
 		`CREATE TABLE less (seq INTEGER PRIMARY KEY, consumer INTEGER NOT NULL, source INTEGER NOT NULL, message_id TEXT NOT NULL)`,
 		`INSERT INTO less SELECT seq, consumer, source, message_id FROM inbox_message WHERE seq <> 1`,
 		`CREATE UNIQUE INDEX less_identity ON less (seq >> 13, message_id, consumer, source)`,
 		`PRAGMA writable_schema = ON; UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'less_identity') WHERE name = 'inbox_message_identity'`)
-	l.ib, err = Open(ctxBG, path, quiet())
-	require.NoError(t, err)
+	l.open()
 	defer l.close()
-	_, err = l.ib.seal(ctxBG)
+	_, err := l.ib.seal(ctxBG)
 	assert.ErrorContains(t, err, "segment 0 has 2 messages, and 1 identities were found")
 	assert.Zero(t, value[int](l, `SELECT count(*) FROM inbox_filter`))
 }
@@ -535,14 +539,10 @@ func TestOpen_DamagedIdentityIndex(t *testing.T) {
 // A message's number that only damage makes is an error, and costs no memory.
 func TestOpen_DamagedNumber(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "x.db")
-	ib, err := Open(ctxBG, path, quiet())
-	require.NoError(t, err)
-	l := &lab{t: t, ib: ib}
-	l.send(l.consumer("c", func(context.Context, *Tx, *Message) error { return nil }, nil), "1", Applied)
+	l, _ := damageable(t)
 	l.close()
-	userDB(t, path, `UPDATE inbox_message SET seq = 1 << 50`)
-	_, err = Open(ctxBG, path, quiet())
+	userDB(t, l.path, `UPDATE inbox_message SET seq = 1 << 50`)
+	_, err := Open(ctxBG, l.path, quiet())
 	assert.ErrorIs(t, err, ErrCorrupt)
 	assert.ErrorContains(t, err, "1125899906842624")
 }
