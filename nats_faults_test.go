@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/url"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -175,7 +177,7 @@ func TestSubscribe_DiskTrouble(t *testing.T) {
 		}, false},
 		"locked": {func(l *brokerLab) (end func()) {
 			pragma(l, `PRAGMA busy_timeout = 1`)
-			db, err := sql.Open("sqlite", "file:"+l.path+"?_txlock=immediate")
+			db, err := sql.Open("sqlite", dsn(l.path, url.Values{"_txlock": {"immediate"}, "_busy_timeout": {strconv.Itoa(busyTimeout)}}))
 			require.NoError(t, err)
 			tx, err := db.Begin()
 			require.NoError(t, err)

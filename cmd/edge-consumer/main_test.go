@@ -63,7 +63,7 @@ func sqliteMain() {
 }
 
 func query(ctx context.Context, file, text string) error {
-	db, err := sql.Open("sqlite", file)
+	db, err := sql.Open("sqlite", file+"?_busy_timeout=20000") // a gateway may be writing
 	if err != nil {
 		return err
 	}
