@@ -8,6 +8,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"sync"
+
+	"modernc.org/sqlite"
 )
 
 // A writeConn is the one writing connection: the raw driver connection, on
@@ -142,6 +144,12 @@ func (c *writeConn) queryRow(q query, dest []driver.Value, args ...driver.Value)
 		err = nil
 	}
 	return found, err
+}
+
+// pagesWritten counts the pages that this connection has written.
+func (c *writeConn) pagesWritten() int {
+	n, _, _ := c.raw.(sqlite.DBStatus).Status(sqlite.DBStatusCacheWrite, false)
+	return n
 }
 
 var (

@@ -42,8 +42,9 @@ type guard struct {
 	cur     *Tx // whose turn it is; nil: nobody's
 	rows    map[*guardRows]struct{}
 	cache   stmtCache
-	trouble error // the first error in this turn that is the disk's
-	cause   error // the error of the statement that lost the transaction
+	args    []driver.NamedValue // of the statement that exec runs
+	trouble error               // the first error in this turn that is the disk's
+	cause   error               // the error of the statement that lost the transaction
 
 	// turnMu lets the watchdog interrupt a handler's turn and nothing else.
 	turnMu   sync.Mutex
@@ -283,12 +284,32 @@ func (g *guard) QueryContext(ctx context.Context, q string, args []driver.NamedV
 	return g.query(ctx, nil, q, args)
 }
 
+// exec is ExecContext for tx, without the way through database/sql.
+func (g *guard) exec(tx *Tx, q string, args []any) (driver.Result, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.admit(&tx.ctx, nil); err != nil {
+		return nil, err
+	}
+	g.args = g.args[:0]
+	for i, v := range args {
+		g.args = append(g.args, driver.NamedValue{Ordinal: i + 1, Value: v})
+	}
+	defer clear(g.args)
+	return g.step(q, g.args)
+}
+
 func (g *guard) run(ctx context.Context, owner *Tx, q string, args []driver.NamedValue) (driver.Result, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.admit(ctx, owner); err != nil {
 		return nil, err
 	}
+	return g.step(q, args)
+}
+
+// step runs a statement that was admitted. mu is held.
+func (g *guard) step(q string, args []driver.NamedValue) (driver.Result, error) {
 	st, err := g.cache.take(g.raw, q)
 	if err != nil {
 		return nil, g.after(err)

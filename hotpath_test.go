@@ -24,6 +24,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
 
 	"edge.example/inbox/internal/natstest"
 )
@@ -40,6 +41,7 @@ const (
 // A countedConn counts what is compiled and run on a connection.
 type countedConn struct {
 	driver.Conn
+	sqlite.DBStatus
 	compiled, run atomic.Int64
 }
 
@@ -72,7 +74,7 @@ func (l *lab) counted() *countedConn {
 	l.t.Helper()
 	c := &countedConn{}
 	require.NoError(l.t, l.ib.do(ctxBG, func(w *writer) error {
-		c.Conn, w.conn.raw = w.conn.raw, c
+		c.Conn, c.DBStatus, w.conn.raw = w.conn.raw, w.conn.raw.(sqlite.DBStatus), c
 		return nil
 	}))
 	// What was compiled before goes on uncounted: compile all anew.

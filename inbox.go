@@ -194,6 +194,7 @@ func Open(ctx context.Context, path string, opts *Options) (_ *Inbox, err error)
 	}
 	ib.w.start(conn)
 	ib.work.Go(func() { ib.sealing(ib.ctx) })
+	ib.work.Go(func() { ib.checkpointing(ib.ctx) })
 	return ib, nil
 }
 

@@ -83,7 +83,7 @@ func (w *writer) inSavepoint(ctx context.Context, fn func(context.Context, *Tx) 
 // inTurn runs fn and says what became of it. What it did stays done.
 func (w *writer) inTurn(ctx context.Context, fn func(context.Context, *Tx) error) error {
 	c := w.conn
-	tx := newTx(c.conn, w.now)
+	tx := newTx(c, w.now)
 	c.enter(tx)
 	err := protect(func() error { return fn(ctx, tx) })
 	if leak := c.leave(); err == nil {

@@ -27,6 +27,7 @@ type Tx struct {
 	*Rx
 	rx    Rx
 	conn  *sql.Conn
+	guard *guard
 	ctx   txContext
 	now   int64
 	mu    sync.Mutex
@@ -69,15 +70,31 @@ func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if plain(args) {
+		return tx.guard.exec(tx, query, args)
+	}
 	return tx.conn.ExecContext(&tx.ctx, query, args...)
+}
+
+// plain reports whether database/sql would hand all of args to the driver as
+// they are.
+func plain(args []any) bool {
+	for _, v := range args {
+		switch v.(type) {
+		case nil, int64, string, []byte, bool, float64, time.Time:
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // Now is the time of this transaction: one for all its messages, the same
 // that the inbox writes into its own rows. Millisecond resolution, UTC.
 func (tx *Tx) Now() time.Time { return time.UnixMilli(tx.now).UTC() }
 
-func newTx(conn *sql.Conn, now int64) *Tx {
-	tx := &Tx{conn: conn, now: now}
+func newTx(c *writeConn, now int64) *Tx {
+	tx := &Tx{conn: c.conn, guard: c.guard, now: now}
 	tx.ctx = txContext{Context: context.Background(), tx: tx}
 	tx.rx.q = txQuerier{tx}
 	tx.Rx = &tx.rx

@@ -213,3 +213,44 @@ func TestTx_Statements(t *testing.T) {
 	require.Equal(t, Applied, o, value[string](l, `SELECT coalesce(last_error, '') FROM inbox`))
 	assert.Equal(t, "2030-05-06 07:08:09", value[string](l, `SELECT datetime(at) FROM t LIMIT 1`), "SQLite's date functions read it")
 }
+
+// TestTx_Arguments: what goes past database/sql is stored as what goes through it.
+func TestTx_Arguments(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	l.update(`CREATE TABLE args (k, v)`)
+	at := time.Date(2026, 12, 1, 23, 59, 58, 987_654_321, time.FixedZone("", 3600))
+	seven, text := 7, "text"
+	for i, v := range []any{
+		nil, int64(-1), 1.5, 2.0, true, false, "", "a\x00b", []byte(nil), []byte{}, []byte("\x00\xff"), at,
+		seven, uint8(7), &seven, &text, (*string)(nil), sql.NullString{}, sql.NullInt64{Int64: 9, Valid: true}, time.Minute,
+	} {
+		require.NoError(t, l.ib.Update(ctxBG, func(ctx context.Context, tx *Tx) error {
+			const insert = `INSERT INTO args (k, v) VALUES (?, ?)`
+			_, err := tx.ExecContext(ctx, insert, int64(i), v)
+			require.NoError(t, err)
+			res, err := tx.conn.ExecContext(&tx.ctx, insert, int64(i), v)
+			require.NoError(t, err)
+			n, err := res.RowsAffected()
+			require.NoError(t, err)
+			require.EqualValues(t, 1, n)
+			return nil
+		}))
+		assert.Equal(t, 1, value[int](l, `SELECT count(DISTINCT typeof(v) || quote(v)) FROM args WHERE k = ?`, i), "%T %v", v, v)
+		assert.Equal(t, 2, value[int](l, `SELECT count(*) FROM args WHERE k = ?`, i))
+	}
+	require.NoError(t, l.ib.Update(ctxBG, func(ctx context.Context, tx *Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO args (k, v) VALUES (:k, :v)`, sql.Named("v", "named"), sql.Named("k", 100))
+		require.NoError(t, err)
+		_, err = tx.ExecContext(ctx, `INSERT INTO args (k, v) VALUES (?, ?)`, int64(1))
+		require.Error(t, err)
+		_, err = tx.ExecContext(ctx, `INSERT INTO args (k) VALUES (?)`, struct{}{})
+		require.ErrorContains(t, err, "unsupported type")
+		res, err := tx.ExecContext(ctx, `UPDATE args SET v = ?`, "all")
+		require.NoError(t, err)
+		n, err := res.RowsAffected()
+		require.NoError(t, err)
+		require.EqualValues(t, 41, n)
+		return nil
+	}))
+}

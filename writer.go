@@ -67,6 +67,7 @@ type writer struct {
 	stats *writerStats
 
 	settled chan settlement // to the settler
+	grew    chan struct{}   // the log, by checkpointStep
 
 	// For other goroutines to look at.
 	goid    atomic.Int64          // of the writer goroutine
@@ -95,6 +96,7 @@ type writer struct {
 	counts    map[int64]*counts
 	opened    map[int64]*account    // by number
 	accounts  map[*account]struct{} // touched in this transaction
+	asked     int                   // conn's pagesWritten when grew was told last
 	due       int64                 // the earliest due time made in this transaction
 	version   driver.Value          // PRAGMA data_version: has a guest written? nil: look
 	consumers map[int64]*Consumer
@@ -110,6 +112,7 @@ type settlement struct {
 func (w *writer) start(conn *writeConn) {
 	w.use(conn)
 	w.settled = make(chan settlement, 4)
+	w.grew = make(chan struct{}, 1)
 	w.done = make(chan struct{})
 	w.consumers = map[int64]*Consumer{}
 	w.opened = map[int64]*account{}
@@ -325,6 +328,13 @@ func (w *writer) committed(took time.Duration) {
 	if w.due != 0 {
 		w.poke(w.due)
 	}
+	if n := w.conn.pagesWritten(); n-w.asked >= checkpointStep {
+		w.asked = n
+		select {
+		case w.grew <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // giveUp rolls back, and forgets what is not on disk. When even ROLLBACK
@@ -400,6 +410,7 @@ func (w *writer) settler() {
 // use makes conn the writer's connection.
 func (w *writer) use(conn *writeConn) {
 	w.conn = conn
+	w.asked = 0
 	w.guarded.Store(conn.guard)
 }
 

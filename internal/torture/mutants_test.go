@@ -39,9 +39,9 @@ var (
 	}}
 )
 
-// Segments of 8 messages instead of 8,192, and groups of two that are large:
-// what happens where a segment ends, and in batches, the short forms then meet
-// all the time.
+// Segments of 8 messages instead of 8,192, groups of two that are large, and a
+// log of 100 pages: what happens where a segment ends, in batches and in
+// checkpoints, the short forms then meet all the time.
 var small = map[string][]string{
 	"schema/0002_segments.sql": {"(seq >> 13,", "(seq >> 3,"},
 	"ledger.go":                {"(seq >> 13,", "(seq >> 3,"},
@@ -49,6 +49,7 @@ var small = map[string][]string{
 	"segments.go":              {"segmentBits = 13", "segmentBits = 3", "WHERE seq >> 13", "WHERE seq >> 3", "WHERE m.seq >> 13", "WHERE m.seq >> 3"},
 	"names.go":                 {"* 8192 - 1", "* 8 - 1"},
 	"turn.go":                  {"minBare    = 32 ", "minBare    = 2 "},
+	"sqlite.go":                {"walAutocheckpoint = 8000", "walAutocheckpoint = 100"},
 }
 
 // inSmall is small with a fault.
