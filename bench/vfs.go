@@ -11,12 +11,14 @@ import (
 )
 
 // A slow disk: the default VFS of this process becomes a copy of SQLite's own
-// whose xSync waits first. https://sqlite.org/vfs.html
+// whose xSync waits first, one at a time: a card flushes for one caller after the
+// other. https://sqlite.org/vfs.html
 
 var slowVFS struct {
 	once  sync.Once
 	delay atomic.Int64
 	syncs atomic.Int64
+	disk  sync.Mutex // held by the sync that is on
 	base  sqlite3.Tsqlite3_vfs
 	baseP uintptr
 	vfs   sqlite3.Tsqlite3_vfs
@@ -93,6 +95,8 @@ func closeSlow(tls *libc.TLS, f uintptr) int32 {
 
 func syncSlow(tls *libc.TLS, f uintptr, flags int32) int32 {
 	slowVFS.syncs.Add(1)
+	slowVFS.disk.Lock()
+	defer slowVFS.disk.Unlock()
 	time.Sleep(time.Duration(slowVFS.delay.Load()))
 	return cFunc[vfsSync](originals(f, false).FxSync)(tls, f, flags)
 }
