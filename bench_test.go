@@ -239,7 +239,7 @@ func openBenchDB(b *testing.B, keep bool) *benchDB {
 	b.Helper()
 	params := url.Values{
 		"_txlock": {"immediate"}, "_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_foreign_keys": {"1"},
-		"_pragma": {"temp_store(MEMORY)", "cache_size(-65536)", "wal_autocheckpoint(8000)"},
+		"_pragma": {"temp_store(MEMORY)", "cache_size(-12288)", "wal_autocheckpoint(8000)"},
 	}
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(b.TempDir(), "bench.db")+"?"+params.Encode())
 	require.NoError(b, err)

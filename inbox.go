@@ -19,9 +19,12 @@ type Options struct {
 	// guest does not process messages and does not change the schema.
 	Guest bool
 
-	// CacheSize is SQLite's page cache of the writing connection, in bytes.
-	// Default 64 MiB, taken as it is needed: the inbox itself needs little of
-	// it (segments.go), the indexes of the program's own tables may need more.
+	// CacheSize is the memory of SQLite's page cache of the writing connection,
+	// in bytes. Default 24 MiB, taken as it is needed. The inbox itself needs
+	// little of it (segments.go), and with less it is faster; tables of the
+	// program's own that are changed all over need more: with one of a million
+	// rows changed at random, 128 MiB were 1.07 times as fast as 32 MiB, and
+	// 1.26 times as fast as 16 MiB.
 	CacheSize int64
 
 	// MaxGroup bounds the messages in one transaction. Default 2000. The
@@ -69,7 +72,7 @@ func (o *Options) setDefaults() error {
 	def(&o.QueueLength, 8192)
 	def(&o.QueueBytes, 64<<20)
 	if o.CacheSize == 0 {
-		o.CacheSize = 64 << 20
+		o.CacheSize = 24 << 20
 	}
 	if o.StatementTimeout == 0 {
 		o.StatementTimeout = 30 * time.Second

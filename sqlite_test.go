@@ -245,7 +245,7 @@ func TestOpen_PragmasReadBack(t *testing.T) {
 	require.NoError(t, err)
 	for name, want := range map[string]any{
 		"journal_mode": "wal", "synchronous": int64(2), "foreign_keys": int64(1), "temp_store": int64(2), "trusted_schema": int64(0),
-		"journal_size_limit": int64(64 << 20), "wal_autocheckpoint": int64(8000), "busy_timeout": int64(10_000), "cache_size": int64(-1024),
+		"journal_size_limit": int64(64 << 20), "wal_autocheckpoint": int64(8000), "busy_timeout": int64(10_000), "cache_size": int64(-512),
 		"query_only": int64(0), "auto_vacuum": int64(2), "read_uncommitted": int64(0), "recursive_triggers": int64(0), "writable_schema": int64(0),
 	} {
 		var got [1]driver.Value

@@ -29,7 +29,7 @@ func (l *lab) database() (db *sql.DB, remove func()) {
 func openDB(dir string) *sql.DB {
 	params := url.Values{
 		"_txlock": {"immediate"}, "_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_foreign_keys": {"1"},
-		"_pragma": {"temp_store(MEMORY)", "cache_size(-65536)", "wal_autocheckpoint(8000)", "journal_size_limit(67108864)", "busy_timeout(10000)"},
+		"_pragma": {"temp_store(MEMORY)", "cache_size(-12288)", "wal_autocheckpoint(8000)", "journal_size_limit(67108864)", "busy_timeout(10000)"},
 	}
 	db := get(sql.Open("sqlite", "file:"+filepath.ToSlash(filepath.Join(dir, "bench.db"))+"?"+params.Encode()))
 	db.SetMaxOpenConns(1) // one writer; with more, they wait for each other's lock

@@ -33,7 +33,7 @@ type Config struct {
 // Database is the SQLite file.
 type Database struct {
 	Path string `yaml:"path"`
-	// CacheSize is SQLite's page cache. Default 64 MiB.
+	// CacheSize is the memory of SQLite's page cache. Default 24 MiB.
 	CacheSize Size `yaml:"cache_size"`
 	// StatementTimeout bounds a statement that runs away. Default 30 s.
 	StatementTimeout Duration `yaml:"statement_timeout"`
