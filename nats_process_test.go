@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -58,13 +59,17 @@ func TestSubscribe_ShutdownTakesWhatCame(t *testing.T) {
 	t.Parallel()
 	l := newBrokerLab(t, func(o *Options) { o.QueueLength = 10 })
 	c, release := l.slowConsumer(1)
-	l.publishN(1, 100)
+	const size = 8 << 10
+	for i := range 100 {
+		l.publish(event("n", fmt.Sprint(i), strings.Repeat("x", size)))
+	}
 	ctx, cancel := context.WithCancel(ctxBG)
 	done := make(chan error, 1)
-	_, js := l.srv.Connect(clientOptions()...)
+	nc, js := l.srv.Connect(clientOptions()...)
 	go func() { done <- c.Subscribe(ctx, js, evStream, &SubscribeOptions{Prefetch: 40}) }()
 	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumAckPending == 40 }, "as many as there is room for")
 	l.notPulling("c")
+	l.eventually(func() bool { return nc.Stats().InBytes >= 40*size }, "they came: what the broker counts may still be in its own queue")
 	assert.LessOrEqual(t, l.ib.w.q.length(), 10)
 	cancel()
 	release()
