@@ -293,9 +293,11 @@ func (l *brokerLab) slowConsumer(at int) (c *Consumer, release func()) {
 
 // A line is the wire between a client and the broker, to be cut and mended.
 type wire struct {
-	mu    sync.Mutex
-	down  bool
-	conns []net.Conn
+	mu      sync.Mutex
+	down    bool
+	proxied bool // somebody answers while it is down, and hangs up
+	refused int  // attempts to connect
+	conns   []net.Conn
 }
 
 func newWire() *wire { return &wire{} }
@@ -307,6 +309,11 @@ func (n *wire) Dial(network, address string) (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down {
+		n.refused++
+		if n.proxied {
+			c, far := net.Pipe()
+			return c, far.Close()
+		}
 		return nil, &url.Error{Op: "dial", URL: address, Err: errors.New("the line is cut")}
 	}
 	c, err := net.Dial(network, address)

@@ -183,6 +183,7 @@ type cursor struct {
 	seq, dseq uint64
 	valid     bool
 	broken    bool // there was a break: the stream must be asked about what lies before it
+	passed    bool // there was one, and what comes now would pass what it is about, of its key
 }
 
 // Subscribe consumes a JetStream stream until ctx ends: it inserts and
@@ -303,18 +304,14 @@ func (s *subscription) run(ctx context.Context) error {
 		}
 		s.trouble(err)
 		backoff = min(max(2*backoff, 100*time.Millisecond), bindBackoffMax)
-		s.pauseFor(ctx, backoff/2+rand.N(backoff/2+1))
-	}
-}
-
-// pauseFor waits, but not longer than until the connection changes.
-func (s *subscription) pauseFor(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-s.status:
-	case <-ctx.Done():
+		t := time.NewTimer(backoff/2 + rand.N(backoff/2+1))
+		select {
+		case <-t.C:
+		case <-s.status: // the connection changed: another matter
+			backoff = 0
+		case <-ctx.Done():
+		}
+		t.Stop()
 	}
 }
 

@@ -123,6 +123,30 @@ func TestSubscribe_ConnectionAway(t *testing.T) {
 	assert.Zero(t, l.alerts.count(AlertMissing))
 }
 
+// However long the broker was away: once it is back, what it does not have ready
+// at once is not waited for long.
+func TestSubscribe_NotReadyAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	l := newBrokerLab(t, nil)
+	c := l.consumer("c", nil, nil)
+	line := newWire()
+	line.proxied = true
+	l.subscribe(c, nil, line.option())
+	l.publishN(1, 1)
+	l.applied(1)
+	line.cut()
+	l.eventually(func() bool { line.mu.Lock(); defer line.mu.Unlock(); return line.refused >= 30 }, "tried many times")
+	require.NoError(t, l.js.DeleteStream(ctxBG, evStream))
+	asked, err := l.nc.SubscribeSync("$JS.API.STREAM.INFO." + evStream)
+	require.NoError(t, err)
+	line.mend()
+	_, err = asked.NextMsg(20 * time.Second)
+	require.NoError(t, err, "it looks for the stream")
+	l.addStream(evStream, "ev")
+	l.publishN(2, 2)
+	require.Eventually(t, func() bool { return l.effects("") == 2 }, 5*time.Second, 2*time.Millisecond, "it looks again soon")
+}
+
 func TestSubscribe_StartWithTheBrokerAway(t *testing.T) {
 	t.Parallel()
 	l := &brokerLab{lab: newLab(t, nil), srv: natstest.Start(t, nil)}

@@ -117,6 +117,42 @@ func TestSubscribe_OrderByKeyBesideAnOldConnection(t *testing.T) {
 	l.accounted(33)
 }
 
+// A request that is not the subscriber's reaches the broker when the subscriber
+// is pulling already: one that an earlier connection sent, or another client's.
+// What is given to it must not be overtaken.
+func TestSubscribe_OrderByKeyBesideALateRequest(t *testing.T) {
+	t.Parallel()
+	for _, count := range []int{1, 3, 12} {
+		t.Run(fmt.Sprint(count, " messages"), func(t *testing.T) {
+			t.Parallel()
+			l := newBrokerLab(t, nil)
+			c := l.consumer("c", nil, nil)
+			l.subscribe(c, &SubscribeOptions{Key: KeyFromHeader("Key"), AckWait: quick})
+			l.publishKeyed(3)
+			l.applied(3)
+			l.settled("c")
+			l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting == 2 }, "pulling")
+			late, err := l.nc.SubscribeSync(l.nc.NewInbox())
+			require.NoError(t, err)
+			require.NoError(t, l.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+evStream+".c", late.Subject, fmt.Appendf(nil, `{"batch":%d}`, count)))
+			l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting == 3 }, "three requests")
+			var ms []*nats.Msg
+			for i := range 40 {
+				m := event("x", fmt.Sprint("later ", i), "")
+				m.Header.Set("Key", fmt.Sprint("k", i%3))
+				ms = append(ms, m)
+			}
+			l.publish(ms...)
+			l.applied(43)
+			_, err = late.NextMsg(time.Second)
+			require.NoError(t, err, "one was given to another")
+			l.inOrder()
+			l.settled("c")
+			l.accounted(43)
+		})
+	}
+}
+
 // A deafWire can let the client give its connection up without the broker
 // getting to know.
 type deafWire struct {

@@ -137,6 +137,8 @@ func (s *subscription) pull(ctx context.Context) error {
 				}
 				if d := s.delivery(m); d != nil {
 					queue = append(queue, d)
+				} else if s.cursor.passed {
+					return fmt.Errorf("inbox: durable consumer %s of %s gave a message to another client, or to a connection that was lost: beginning again there, to keep the order of keys", s.opts.Durable, s.stream)
 				}
 			} else if i >= 0 {
 				var tooBig bool
@@ -238,11 +240,15 @@ func (s *subscription) word(m *nats.Msg) (ended, tooBig bool, err error) {
 }
 
 // delivery makes the writer's job of a message from the stream; nil when none
-// can be made of it.
+// can be made of it, or must not: cursor.passed.
 func (s *subscription) delivery(raw *nats.Msg) *delivery {
 	meta, err := raw.Metadata()
 	if err != nil {
 		s.c.ib.log.Error("message with an unreadable reply subject", "consumer", s.c.name, "subject", raw.Subject, "error", err)
+		return nil
+	}
+	s.cursor.passed = s.cursor.passed || s.opts.Key != nil && meta.Sequence.Consumer != s.cursor.dseq+1
+	if s.cursor.passed {
 		return nil
 	}
 	d := &delivery{

@@ -93,13 +93,18 @@ func (n *network) produce(r *rand.Rand) (stop func()) {
 	return stop
 }
 
-// behind is how many messages the broker has that it did not yet deliver.
+// behind is how many messages the broker has that it did not yet deliver: all
+// of them, while the durable consumer is not there.
 func (n *network) behind() uint64 {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	c, err := n.js.Consumer(ctx, stream, "c")
+	s, err := n.js.Stream(ctx, stream)
 	if err != nil {
-		return 0 // nobody knows
+		return 0 // nobody can publish either
+	}
+	c, err := s.Consumer(ctx, "c")
+	if err != nil {
+		return s.CachedInfo().State.Msgs
 	}
 	return c.CachedInfo().NumPending
 }

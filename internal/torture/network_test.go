@@ -53,15 +53,16 @@ func TestNetwork(t *testing.T) {
 
 // A network is a broker, a wire and an inbox behind it.
 type network struct {
-	t     *testing.T
-	r     *rand.Rand
-	row   *Row
-	srv   *natstest.Server
-	proxy *Proxy
-	js    jetstream.JetStream // directly at the broker
-	path  string
-	db    *sql.DB // reads beside the inbox
-	opts  inbox.SubscribeOptions
+	t      *testing.T
+	r      *rand.Rand
+	row    *Row
+	srv    *natstest.Server
+	proxy  *Proxy
+	js     jetstream.JetStream // directly at the broker
+	path   string
+	db     *sql.DB // reads beside the inbox
+	lookup *sql.Stmt
+	opts   inbox.SubscribeOptions
 
 	life        *life
 	unsubscribe func()
@@ -69,7 +70,6 @@ type network struct {
 	story   []string // what happened
 	copies  []func() // put the broker back to an older state
 	markers int
-	taken   map[string]bool // came to another client of the durable first: out of order
 
 	mu    sync.Mutex
 	sent  map[place]string // contents of messages on their way to the client
@@ -100,7 +100,7 @@ var openWays = ways("secret", nil)
 func newNetwork(t *testing.T, r *rand.Rand, result *Row) *network {
 	n := &network{
 		t: t, r: r, row: result, path: path(scratch(t)),
-		taken: map[string]bool{}, sent: map[place]string{}, acked: map[place]bool{},
+		sent: map[place]string{}, acked: map[place]bool{},
 		opts: inbox.SubscribeOptions{
 			Identity: inbox.Identity{JSONPath: "$.id"}, Key: inbox.KeyFromHeader("Key"),
 			AckWait: time.Duration(150+r.IntN(400)) * time.Millisecond, Prefetch: 1 << (5 + r.IntN(8)),
@@ -123,6 +123,8 @@ func newNetwork(t *testing.T, r *rand.Rand, result *Row) *network {
 	n.db, err = sql.Open("sqlite", "file:"+n.path+"?mode=ro&_busy_timeout=20000")
 	require.NoError(t, err)
 	t.Cleanup(func() { n.db.Close() })
+	n.lookup, err = n.db.Prepare(lookup)
+	require.NoError(t, err)
 	n.subscribe()
 	t.Cleanup(func() { n.unsubscribe(); _ = n.life.close() })
 	return n
@@ -260,15 +262,22 @@ func idOf(body string, p place) string {
 	return fmt.Sprintf("/%d/%d", p.seq, p.at)
 }
 
-// absent are the messages that are not in the file. (CROSS JOIN: in this order.)
+// lookup are the messages of a list that are not in the file. (CROSS JOIN: in
+// this order, for the index of each segment.)
+const lookup = `
+	WITH RECURSIVE segment (n) AS (
+		SELECT max(seq) >> 13 FROM inbox_message UNION ALL SELECT n - 1 FROM segment WHERE n > 0)
+	SELECT value FROM json_each(?)
+	 WHERE NOT EXISTS (
+		SELECT 1 FROM (SELECT '' AS life UNION SELECT created FROM inbox_stream)
+		 CROSS JOIN inbox_consumer c CROSS JOIN inbox_name s CROSS JOIN segment CROSS JOIN inbox_message m
+		 WHERE s.kind >= 10 AND m.seq >> 13 = segment.n AND m.message_id = life || value
+		   AND m.consumer = c.consumer AND m.source = s.id)`
+
+// absent are the messages that are not in the file.
 func (n *network) absent(ids ...string) (absent []string, err error) {
 	list, _ := json.Marshal(ids)
-	rows, err := n.db.Query(`
-		SELECT value FROM json_each(?)
-		 WHERE NOT EXISTS (
-			SELECT 1 FROM (SELECT '' AS life UNION SELECT created FROM inbox_stream)
-			 CROSS JOIN inbox_consumer c CROSS JOIN inbox_name s CROSS JOIN inbox_message m
-			 WHERE s.kind >= 10 AND m.consumer = c.consumer AND m.source = s.id AND m.message_id = life || value)`, string(list))
+	rows, err := n.lookup.Query(string(list))
 	if err != nil {
 		return nil, err
 	}
