@@ -148,12 +148,12 @@ func (b *broker) awaitPulling(durable string) {
 const inProcess, apart = "server in the same process", "server apart"
 
 var latencyCase = benchCase{
-	name: "latency", title: "Latency, end to end", minutes: 40,
+	name: "latency", title: "Latency, end to end", minutes: 25,
 	about: `An open loop offers 100, 1,000 and 10,000 messages a second. The latency of a message
 counts from when it was due to be published, whatever became of those before it, to when
 its effect is committed: publishing, storing in the stream, delivery and commit are in it,
 and a stall is charged to all that were due meanwhile. Every latency is kept. Offered are
-60 s of messages at 100 a second, 20 s otherwise, after a second to warm up; percentiles
+30 s of messages at 100 a second, 20 s otherwise, after a second to warm up; percentiles
 are the medians of the rounds. Publisher and consumer share a process, in which the
 publisher takes its part of the CPU. A contender that cannot keep up shows its queue.`,
 	measure: func(l *lab) {
@@ -162,7 +162,7 @@ publisher takes its part of the CPU. A contender that cannot keep up shows its q
 			for _, perSecond := range []int{100, 1000, 10_000} {
 				seconds := 20
 				if perSecond == 100 {
-					seconds = 60
+					seconds = 30
 				}
 				n := perSecond * (1 + l.few(seconds, 1)) // and the warm-up
 				e := makeEvents(n, "random", 1, 0)

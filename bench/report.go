@@ -76,7 +76,7 @@ func writeReport(s settings) error {
 		}
 		measured, byName[c.name] = append(measured, r), r
 		sec := c.render(r)
-		fmt.Fprintf(&body, "%s\nMeasured %s, rounds: %d. Again: `make bench RUN=%s`, about %d minutes.\n\n", sec.markdown(plots), r.Date, r.Rounds, c.name, c.minutes)
+		fmt.Fprintf(&body, "%s\nMeasured %s at commit %s, rounds: %d. Again: `make bench RUN=%s`, about %d minutes.\n\n", sec.markdown(plots), r.Date, r.Versions[inboxModule], r.Rounds, c.name, c.minutes)
 		for _, p := range sec.plots {
 			if err := os.WriteFile(filepath.Join(folder, p.file+".svg"), []byte(p.svg()), 0o644); err != nil {
 				return err
@@ -87,6 +87,9 @@ func writeReport(s settings) error {
 	return os.WriteFile(filepath.Join(s.docs, "benchmarks.md"), []byte(text), 0o644)
 }
 
+// inboxModule is what all this is about.
+const inboxModule = "edge.example/inbox"
+
 // machines says where and with what versions the results came about.
 func machines(rs []*result) string {
 	if len(rs) == 0 {
@@ -96,6 +99,9 @@ func machines(rs []*result) string {
 	for _, r := range rs {
 		where[r.Machine] = append(where[r.Machine], r.Case)
 		for m, v := range r.Versions {
+			if m == inboxModule {
+				continue // said with each case
+			}
 			if versions[m] == nil {
 				versions[m] = map[string]bool{}
 			}

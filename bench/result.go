@@ -165,7 +165,7 @@ func versions() map[string]string {
 		}
 	}
 	if text, err := exec.Command("git", "describe", "--tags", "--always", "--dirty").Output(); err == nil {
-		v["edge.example/inbox"] = strings.TrimSpace(string(text))
+		v[inboxModule] = strings.TrimSpace(string(text))
 	}
 	return v
 }
