@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -39,8 +40,8 @@ func TestBatch_AsOneByOne(t *testing.T) {
 				}
 				groups = append(groups, g)
 			}
-			deliver := func(together bool) (story []string) {
-				l := newLab(t, nil)
+			deliver := func(together bool, time time.Duration) (story []string) {
+				l := newLab(t, func(o *Options) { o.groupTime = time })
 				h := func(ctx context.Context, tx *Tx, m *Message) error {
 					if m.Type == "fails" {
 						return errors.New("no")
@@ -111,11 +112,14 @@ func TestBatch_AsOneByOne(t *testing.T) {
 				}))
 				return story
 			}
-			want, got := deliver(false), deliver(true)
-			for i := range want {
-				require.Equal(t, want[i], got[i]) // not all of them in one message
+			want := deliver(false, 0)
+			for _, time := range []time.Duration{0, 1} { // of a group
+				got := deliver(true, time)
+				for i := range want {
+					require.Equal(t, want[i], got[i]) // not all of them in one message
+				}
+				assert.Len(t, got, len(want))
 			}
-			assert.Len(t, got, len(want))
 		})
 	}
 }

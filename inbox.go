@@ -28,7 +28,9 @@ type Options struct {
 	CacheSize int64
 
 	// MaxGroup bounds the messages in one transaction. Default 2000. The
-	// writer never waits for a group to fill.
+	// writer never waits for a group to fill, and commits one that takes long
+	// as far as it has come: after 16 times what the last commit took, but
+	// not before 100 ms and within a second.
 	MaxGroup int
 	// MaxGroupBytes bounds their size. Default 16 MiB.
 	MaxGroupBytes int
@@ -53,7 +55,8 @@ type Options struct {
 	// Observer is told what happens; see there.
 	Observer *Observer
 
-	clock clock // tests set another
+	clock     clock         // tests set another
+	groupTime time.Duration // and another one than the writer finds right
 }
 
 // clock is where the inbox reads the time of day.

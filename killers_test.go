@@ -128,20 +128,24 @@ var bigArray = func() string {
 
 // TestWriter_KillerSparesNeighbours puts each killer in the middle of a group
 // of ten: the other nine take effect once, and the one is charged once. A
-// group of fifty runs without savepoints at first.
+// group of fifty runs without savepoints at first; one that has no time is
+// committed in parts.
 func TestWriter_KillerSparesNeighbours(t *testing.T) {
 	t.Parallel()
 	for _, k := range killers {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			t.Run("group of ten", func(t *testing.T) { killInGroup(t, k.text, k.kill, 10) })
-			t.Run("group of fifty", func(t *testing.T) { killInGroup(t, k.text, k.kill, 50) })
+			for _, n := range []int{10, 50} {
+				t.Run(fmt.Sprint("group of ", n), func(t *testing.T) { killInGroup(t, k.text, k.kill, n, 0) })
+				t.Run(fmt.Sprint("group of ", n, " in parts"), func(t *testing.T) { killInGroup(t, k.text, k.kill, n, 1) })
+			}
 		})
 	}
 }
 
-func killInGroup(t *testing.T, text string, kill Handler, n int) {
+func killInGroup(t *testing.T, text string, kill Handler, n int, groupTime time.Duration) {
 	l := newLab(t, func(o *Options) {
+		o.groupTime = groupTime
 		if text == runsAway {
 			o.StatementTimeout = patience
 		}

@@ -24,6 +24,7 @@ func TestModel(t *testing.T) {
 		require.NoError(rt, err)
 		m := &model{t: rt, path: filepath.Join(dir, "inbox.db"), clock: newFakeClock(), known: map[string]*modelMessage{}}
 		m.passes = rapid.Bool().Draw(rt, "DeadPasses")
+		m.time = rapid.SampledFrom([]time.Duration{0, 1}).Draw(rt, "group time")
 		m.open()
 		defer func() { _ = m.ib.Close() }() // rapid may end a run early
 		require.NoError(rt, m.ib.Update(ctxBG, func(ctx context.Context, tx *Tx) error {
@@ -66,6 +67,7 @@ type model struct {
 	path   string
 	clock  *fakeClock
 	passes bool
+	time   time.Duration // of a group
 	ib     *Inbox
 	c      *Consumer
 	known  map[string]*modelMessage
@@ -74,7 +76,7 @@ type model struct {
 }
 
 func (m *model) open() {
-	ib, err := Open(ctxBG, m.path, &Options{CacheSize: 1 << 20, Logger: slog.New(slog.DiscardHandler), clock: clock{m.clock.now}})
+	ib, err := Open(ctxBG, m.path, &Options{CacheSize: 1 << 20, Logger: slog.New(slog.DiscardHandler), clock: clock{m.clock.now}, groupTime: m.time})
 	require.NoError(m.t, err)
 	m.ib = ib
 	m.c, err = ib.Consumer("c", m.handle, &ConsumerOptions{DeadPasses: m.passes, Retry: RetryPolicy{MaxAttempts: 3}})
@@ -220,14 +222,16 @@ func (m *model) stored(id string) bool {
 	return n > 0
 }
 
-// round is one round of the poller.
+// round is one round of the poller, and what it lets go.
 func (m *model) round() {
-	require.NoError(m.t, m.ib.do(ctxBG, func(*writer) error { return nil }))
+	nothing := func(*writer) error { return nil }
+	require.NoError(m.t, m.ib.do(ctxBG, nothing))
 	conn, err := m.ib.readers.Conn(ctxBG)
 	require.NoError(m.t, err)
 	defer conn.Close()
 	_, _, err = m.ib.poller.round(ctxBG, conn)
 	require.NoError(m.t, err)
+	require.NoError(m.t, m.ib.do(ctxBG, nothing))
 }
 
 func (m *model) redrive(t *rapid.T) {

@@ -10,6 +10,8 @@ package inbox
 //
 // It never waits for a group to fill. While one group is being committed the
 // next one gathers, so a slow disk makes larger groups, not slower messages.
+// Slow handlers make smaller ones: a group that takes long is committed as far
+// as it has come.
 //
 // What must stay true:
 //   - A job is settled without error only after COMMIT returned nil.
@@ -80,12 +82,14 @@ type writer struct {
 	conn     *writeConn // nil after the connection was given up
 	group    []job
 	errs     []error
-	rest     []job // of a replay: those whose turn has not come
-	at       int   // the job whose turn it is
-	alone    bool  // a replay: no followers join
-	bare     bool  // this group's deliveries have no savepoints
-	careful  int   // large groups to come before the next bare one
-	penalty  int   // what careful will be after the next failure in a bare one
+	later    []job         // taken, and left to the next group
+	rest     []job         // of a replay: those whose turn has not come
+	at       int           // the job whose turn it is
+	alone    bool          // a replay: no followers join
+	bare     bool          // this group's deliveries have no savepoints
+	careful  int           // large groups to come before the next bare one
+	penalty  int           // what careful will be after the next failure in a bare one
+	lasted   time.Duration // the last COMMIT
 	finished bool
 	now      int64        // the time of this transaction, ms
 	nowValue driver.Value // the same, as every row binds it
@@ -133,11 +137,19 @@ func (w *writer) run(resume func()) {
 		resume()
 	}
 	for {
+		if len(w.later) > 0 {
+			w.group, w.later = w.later, nil
+			w.commitGroup()
+			continue
+		}
 		w.group = w.q.take(w.group[:0], w.opts.MaxGroup, w.opts.MaxGroupBytes)
 		if len(w.group) == 0 {
 			break
 		}
-		w.commitGroup()
+		w.group = slices.DeleteFunc(w.group, func(j job) bool { return !j.take() })
+		if len(w.group) > 0 {
+			w.commitGroup()
+		}
 	}
 	w.finished = true
 }
@@ -156,12 +168,8 @@ func (w *writer) exited() {
 	go w.run(func() { w.replay(jobs, guilty, ErrGoexit) })
 }
 
-// commitGroup commits w.group, or replays it.
+// commitGroup commits w.group, but for what it leaves to w.later, or replays it.
 func (w *writer) commitGroup() {
-	w.group = slices.DeleteFunc(w.group, func(j job) bool { return !j.take() })
-	if len(w.group) == 0 {
-		return
-	}
 	first := len(w.group)
 	w.alone = false
 	w.bare = w.careful == 0 && first >= minBare
@@ -183,6 +191,7 @@ func (w *writer) commitGroup() {
 		return
 	}
 	// Followers go back to the poller: their rows say that they are due.
+	first = min(first, len(w.group))
 	jobs, guilty := slices.Clone(w.group[:first]), -1
 	if !isStorage(err) && w.at < first && (len(w.group) == 1 || errors.Is(err, errTimeLimit)) {
 		guilty = w.at // no need to run it again to know
@@ -221,8 +230,27 @@ func (w *writer) replay(jobs []job, guilty int, cause error) {
 	w.rest = nil
 }
 
-// transact runs w.group in one transaction. A *lostError means that nothing
-// of it happened and that w.at is the job in whose turn it ended.
+// A group is committed when it has taken 16 times as long as the last COMMIT
+// did, so that commits cost a sixteenth at most, but not before 100 ms and
+// within a second: so long do its callers wait for each other, and other
+// processes that want to write for all of them.
+const (
+	minGroupTime       = 100 * time.Millisecond
+	maxGroupTime       = time.Second
+	groupTimePerCommit = 16
+)
+
+// groupTime is how long the turns of the jobs of a group may take.
+func (w *writer) groupTime() time.Duration {
+	if w.opts.groupTime != 0 {
+		return w.opts.groupTime
+	}
+	return min(max(groupTimePerCommit*w.lasted, minGroupTime), maxGroupTime)
+}
+
+// transact runs w.group in one transaction; what does not fit into its time is
+// moved to w.later. A *lostError means that nothing of it happened and that
+// w.at is the job in whose turn it ended.
 func (w *writer) transact() (err error) {
 	start := time.Now()
 	defer func() {
@@ -241,7 +269,12 @@ func (w *writer) transact() (err error) {
 		w.watchdog.Reset(w.opts.StatementTimeout)
 		defer func() { w.running.Store(false); w.watchdog.Stop() }()
 	}
+	end := time.Now().Add(w.groupTime())
 	for ; w.at < len(w.group); w.at++ {
+		if w.at > 0 && w.at >= w.batch.to && !time.Now().Before(end) {
+			w.group, w.later = w.group[:w.at:w.at], w.group[w.at:]
+			break
+		}
 		err := w.group[w.at].apply(w)
 		if isLost(err) || isBare(err) {
 			w.giveUp()
@@ -253,9 +286,11 @@ func (w *writer) transact() (err error) {
 		w.giveUp()
 		return &lostError{err}
 	}
+	began := time.Now()
 	if err := w.conn.commit(); err != nil {
 		return w.commitFailed(err)
 	}
+	w.lasted = time.Since(began)
 	w.committed(time.Since(start))
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -217,6 +219,73 @@ func TestWriter_Groups(t *testing.T) {
 	l.close()
 	assert.Equal(t, []int{1, 40, 40, 20}, sizes)
 	l.open()
+}
+
+// TestWriter_GroupTime: a group that takes long is committed as far as it has
+// come; what was inserted ahead of its turn has it first, and all have it once.
+func TestWriter_GroupTime(t *testing.T) {
+	t.Parallel()
+	for what, tc := range map[string]struct {
+		n, bad int // bad: which one ends what is beside it, 0: none
+		does   func(context.Context, *Tx) error
+		sizes  []int
+	}{
+		"few":     {n: 5, sizes: []int{1, 1, 1, 1, 1, 1}},
+		"batches": {n: 100, sizes: append([]int{1, 1, 16, 16, 16, 16, 16}, slices.Repeat([]int{1}, 19)...)},
+		"one of a batch fails": {n: 34, bad: 5, sizes: slices.Repeat([]int{1}, 35),
+			does: func(context.Context, *Tx) error { return errors.New("no") }},
+		"one ends the transaction": {n: 5, bad: 3, sizes: []int{1, 1, 1, 1, 1, 1},
+			does: func(ctx context.Context, tx *Tx) error {
+				_, err := tx.ExecContext(ctx, `INSERT OR ROLLBACK INTO effects (n, seq, id) VALUES (1, 1, ''), (1, 1, '')`)
+				return err
+			}},
+		"one ends the writer": {n: 5, bad: 3, sizes: []int{1, 1, 1, 1, 1, 1},
+			does: func(context.Context, *Tx) error { runtime.Goexit(); return nil }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			var sizes []int
+			l := newLab(t, func(o *Options) {
+				o.groupTime = 1
+				o.Observer.Committed = func(n int, _ time.Duration) { sizes = append(sizes, n) }
+			})
+			c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+				if m.ID == fmt.Sprint(tc.bad) {
+					return tc.does(ctx, tx)
+				}
+				return apply(ctx, tx, m)
+			}, nil)
+			var ms []Message
+			want := make([]Outcome, tc.n)
+			for i := range tc.n {
+				ms = append(ms, Message{ID: fmt.Sprint(i + 1)})
+				want[i] = Applied
+			}
+			if tc.bad > 0 {
+				want[tc.bad-1] = Pending
+			}
+			sizes = nil
+			outs, errs := l.outcomes(c, ms...)
+			assert.NoError(t, errors.Join(errs...))
+			assert.Equal(t, want, outs)
+			l.close()
+			assert.Equal(t, tc.sizes, sizes)
+			l.open()
+			var ids []int
+			for _, m := range ms {
+				if m.ID != fmt.Sprint(tc.bad) {
+					ids = append(ids, len(ids)+1)
+				}
+			}
+			assert.Equal(t, ids, values[int](l, `SELECT n FROM effects ORDER BY seq`), "in order")
+		})
+	}
+	for lasted, want := range map[time.Duration]time.Duration{
+		0: 100 * time.Millisecond, 5 * time.Millisecond: 100 * time.Millisecond,
+		30 * time.Millisecond: 480 * time.Millisecond, 10 * time.Second: time.Second,
+	} {
+		assert.Equal(t, want, (&writer{opts: &Options{}, lasted: lasted}).groupTime(), lasted)
+	}
 }
 
 // sqlc's generated code, and most query builders, take this.
