@@ -112,8 +112,8 @@ func TestBatch_AsOneByOne(t *testing.T) {
 				}))
 				return story
 			}
-			want := deliver(false, 0)
-			for _, time := range []time.Duration{0, 1} { // of a group
+			want := deliver(false, time.Hour)
+			for _, time := range []time.Duration{time.Hour, 1} { // of a group
 				got := deliver(true, time)
 				for i := range want {
 					require.Equal(t, want[i], got[i]) // not all of them in one message

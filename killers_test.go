@@ -136,7 +136,7 @@ func TestWriter_KillerSparesNeighbours(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			for _, n := range []int{10, 50} {
-				t.Run(fmt.Sprint("group of ", n), func(t *testing.T) { killInGroup(t, k.text, k.kill, n, 0) })
+				t.Run(fmt.Sprint("group of ", n), func(t *testing.T) { killInGroup(t, k.text, k.kill, n, time.Hour) })
 				t.Run(fmt.Sprint("group of ", n, " in parts"), func(t *testing.T) { killInGroup(t, k.text, k.kill, n, 1) })
 			}
 		})
