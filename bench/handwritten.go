@@ -32,11 +32,16 @@ func handwritten(b *broker, e *events, part int, fails func(id string) bool) con
 				return true, err
 			}
 			return true, m.Ack()
-		})
+		}, jetstream.PullMaxMessages(max(min(500, maxOnTheWay/len(e.body)), 1)))
 		requireOrders(db, e.different(n))
 		return took
 	}}
 }
+
+// maxOnTheWay are the bytes that are asked for at a time. nats.go asks for 500
+// messages; of large ones that is more than the server has waiting for a client
+// (max_pending, 64 MB) before it ends the connection.
+const maxOnTheWay = 32 << 20
 
 // retryAfter is how long a failed message waits, for all contenders.
 const retryAfter = 100 * time.Millisecond
