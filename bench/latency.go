@@ -153,17 +153,14 @@ var latencyCase = benchCase{
 counts from when it was due to be published, whatever became of those before it, to when
 its effect is committed: publishing, storing in the stream, delivery and commit are in it,
 and a stall is charged to all that were due meanwhile. Every latency is kept. Offered are
-30 s of messages at 100 a second, 20 s otherwise, after a second to warm up; percentiles
-are the medians of the rounds. Publisher and consumer share a process, in which the
+30 s of messages at 100 a second, 20 s at 1,000 and at least 10 s at 10,000, after a second
+to warm up; percentiles are the medians of the rounds. Publisher and consumer share a process, in which the
 publisher takes its part of the CPU. A contender that cannot keep up shows its queue.`,
 	measure: func(l *lab) {
 		for _, place := range []string{inProcess, apart} {
 			b := l.broker(place == apart)
 			for _, perSecond := range []int{100, 1000, 10_000} {
-				seconds := 20
-				if perSecond == 100 {
-					seconds = 30
-				}
+				seconds := map[int]int{100: 30, 1000: 20, 10_000: 10}[perSecond]
 				n := perSecond * (1 + l.few(seconds, 1)) // and the warm-up
 				e := makeEvents(n, "random", 1, 0)
 				for round := range l.rounds {
