@@ -40,8 +40,8 @@ func TestBatch_AsOneByOne(t *testing.T) {
 				}
 				groups = append(groups, g)
 			}
-			deliver := func(together bool, time time.Duration) (story []string) {
-				l := newLab(t, func(o *Options) { o.groupTime = time })
+			deliver := func(together bool, groupTime time.Duration) (story []string) {
+				l := newLab(t, func(o *Options) { o.groupTime = groupTime })
 				h := func(ctx context.Context, tx *Tx, m *Message) error {
 					if m.Type == "fails" {
 						return errors.New("no")
@@ -113,8 +113,8 @@ func TestBatch_AsOneByOne(t *testing.T) {
 				return story
 			}
 			want := deliver(false, time.Hour)
-			for _, time := range []time.Duration{time.Hour, 1} { // of a group
-				got := deliver(true, time)
+			for _, groupTime := range []time.Duration{time.Hour, 1} {
+				got := deliver(true, groupTime)
 				for i := range want {
 					require.Equal(t, want[i], got[i]) // not all of them in one message
 				}

@@ -291,7 +291,7 @@ func (l *brokerLab) slowConsumer(at int) (c *Consumer, release func()) {
 	return c, release
 }
 
-// A line is the wire between a client and the broker, to be cut and mended.
+// A wire is the line between a client and the broker, to be cut and mended.
 type wire struct {
 	mu      sync.Mutex
 	down    bool

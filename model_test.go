@@ -24,7 +24,7 @@ func TestModel(t *testing.T) {
 		require.NoError(rt, err)
 		m := &model{t: rt, path: filepath.Join(dir, "inbox.db"), clock: newFakeClock(), known: map[string]*modelMessage{}}
 		m.passes = rapid.Bool().Draw(rt, "DeadPasses")
-		m.time = rapid.SampledFrom([]time.Duration{0, 1}).Draw(rt, "group time")
+		m.groupTime = rapid.SampledFrom([]time.Duration{0, 1}).Draw(rt, "group time")
 		m.open()
 		defer func() { _ = m.ib.Close() }() // rapid may end a run early
 		require.NoError(rt, m.ib.Update(ctxBG, func(ctx context.Context, tx *Tx) error {
@@ -63,20 +63,20 @@ type modelMessage struct {
 }
 
 type model struct {
-	t      *rapid.T
-	path   string
-	clock  *fakeClock
-	passes bool
-	time   time.Duration // of a group
-	ib     *Inbox
-	c      *Consumer
-	known  map[string]*modelMessage
-	n      int
-	healed bool
+	t         *rapid.T
+	path      string
+	clock     *fakeClock
+	passes    bool
+	groupTime time.Duration
+	ib        *Inbox
+	c         *Consumer
+	known     map[string]*modelMessage
+	n         int
+	healed    bool
 }
 
 func (m *model) open() {
-	ib, err := Open(ctxBG, m.path, &Options{CacheSize: 1 << 20, Logger: slog.New(slog.DiscardHandler), clock: clock{m.clock.now}, groupTime: m.time})
+	ib, err := Open(ctxBG, m.path, &Options{CacheSize: 1 << 20, Logger: slog.New(slog.DiscardHandler), clock: clock{m.clock.now}, groupTime: m.groupTime})
 	require.NoError(m.t, err)
 	m.ib = ib
 	m.c, err = ib.Consumer("c", m.handle, &ConsumerOptions{DeadPasses: m.passes, Retry: RetryPolicy{MaxAttempts: 3}})

@@ -183,7 +183,7 @@ type cursor struct {
 	seq, dseq uint64
 	valid     bool
 	broken    bool // there was a break: the stream must be asked about what lies before it
-	passed    bool // there was one, and what comes now would pass what it is about, of its key
+	passed    bool // there was one, and with a key nothing that comes behind it is taken
 }
 
 // Subscribe consumes a JetStream stream until ctx ends: it inserts and

@@ -97,20 +97,14 @@ func TestSubscribe_OrderByKeyBesideAnOldConnection(t *testing.T) {
 	line := &deafWire{}
 	t.Cleanup(line.close)
 	l.subscribe(c, &SubscribeOptions{Key: KeyFromHeader("Key"), AckWait: quick}, nats.SetCustomDialer(line))
-	l.publishKeyed(3)
+	l.publishKeyed(1, 3)
 	l.applied(3)
 	l.settled("c")
 	l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting == 2 }, "pulling")
 	line.abandon()
 	l.eventually(func() bool { return line.dials.Load() == 2 }, "connected again")
 	l.eventually(func() bool { ci := l.info("c"); return ci != nil && (ci.NumWaiting == 4 || ci.Config.OptStartSeq == 4) }, "pulling again")
-	var ms []*nats.Msg
-	for i := range 30 {
-		m := event("x", fmt.Sprint("later ", i), "")
-		m.Header.Set("Key", fmt.Sprint("k", i%3))
-		ms = append(ms, m)
-	}
-	l.publish(ms...)
+	l.publishKeyed(4, 33)
 	l.applied(33)
 	l.inOrder()
 	l.settled("c")
@@ -128,7 +122,7 @@ func TestSubscribe_OrderByKeyBesideALateRequest(t *testing.T) {
 			l := newBrokerLab(t, nil)
 			c := l.consumer("c", nil, nil)
 			l.subscribe(c, &SubscribeOptions{Key: KeyFromHeader("Key"), AckWait: quick})
-			l.publishKeyed(3)
+			l.publishKeyed(1, 3)
 			l.applied(3)
 			l.settled("c")
 			l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting == 2 }, "pulling")
@@ -136,13 +130,7 @@ func TestSubscribe_OrderByKeyBesideALateRequest(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, l.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+evStream+".c", late.Subject, fmt.Appendf(nil, `{"batch":%d}`, count)))
 			l.eventually(func() bool { ci := l.info("c"); return ci != nil && ci.NumWaiting == 3 }, "three requests")
-			var ms []*nats.Msg
-			for i := range 40 {
-				m := event("x", fmt.Sprint("later ", i), "")
-				m.Header.Set("Key", fmt.Sprint("k", i%3))
-				ms = append(ms, m)
-			}
-			l.publish(ms...)
+			l.publishKeyed(4, 43)
 			l.applied(43)
 			_, err = late.NextMsg(time.Second)
 			require.NoError(t, err, "one was given to another")
@@ -193,12 +181,12 @@ type deafConn struct{ net.Conn }
 
 func (c *deafConn) Close() error { return nil }
 
-// publishKeyed publishes the messages 1..n, of three keys.
-func (l *brokerLab) publishKeyed(n int) {
+// publishKeyed publishes messages with the ids first..last, of three keys.
+func (l *brokerLab) publishKeyed(first, last int) {
 	l.t.Helper()
 	var ms []*nats.Msg
-	for i := range n {
-		m := event("x", fmt.Sprint(i+1), "")
+	for i := first; i <= last; i++ {
+		m := event("x", fmt.Sprint(i), "")
 		m.Header.Set("Key", fmt.Sprint("k", i%3))
 		ms = append(ms, m)
 	}

@@ -171,7 +171,7 @@ func TestSubscribe_SIGTERM(t *testing.T) {
 	const n = 2000
 	l := newBrokerLab(t, nil)
 	l.close()
-	l.publishKeyed(n)
+	l.publishKeyed(1, n)
 	cmd := l.startHelper(500, "terminate")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait(), "it ends by itself, without an error")
@@ -196,7 +196,7 @@ func TestSubscribe_Killed(t *testing.T) {
 	const n = 1500
 	l := newBrokerLab(t, nil)
 	l.close()
-	l.publishKeyed(n)
+	l.publishKeyed(1, n)
 	for _, do := range []string{"kill in the transaction", "kill after the commit"} {
 		cmd := l.startHelper(400, do)
 		require.NoError(t, cmd.Process.Kill())

@@ -84,6 +84,7 @@ type writer struct {
 	errs     []error
 	later    []job         // taken, and left to the next group
 	rest     []job         // of a replay: those whose turn has not come
+	first    int           // jobs of the group that were taken; followers are behind them
 	at       int           // the job whose turn it is
 	alone    bool          // a replay: no followers join
 	bare     bool          // this group's deliveries have no savepoints
@@ -170,19 +171,20 @@ func (w *writer) exited() {
 
 // commitGroup commits w.group, but for what it leaves to w.later, or replays it.
 func (w *writer) commitGroup() {
-	first := len(w.group)
+	w.first = len(w.group)
+	large := w.first >= minBare
 	w.alone = false
-	w.bare = w.careful == 0 && first >= minBare
+	w.bare = w.careful == 0 && large
 	err := w.transact()
 	if failed, ok := errors.AsType[*bareError](err); ok {
 		w.group[w.at].charge(failed.cause) // its handler need not run again
-		w.group = w.group[:first]
+		w.group = w.group[:w.first]
 		w.bare, w.careful, w.penalty = false, w.penalty, min(2*w.penalty, maxPenalty)
 		err = w.transact()
 	} else if w.bare {
 		w.penalty = max(w.penalty/2, 1)
 	}
-	if first >= minBare {
+	if large {
 		w.careful = max(w.careful-1, 0)
 	}
 	var lost *lostError
@@ -191,9 +193,8 @@ func (w *writer) commitGroup() {
 		return
 	}
 	// Followers go back to the poller: their rows say that they are due.
-	first = min(first, len(w.group))
-	jobs, guilty := slices.Clone(w.group[:first]), -1
-	if !isStorage(err) && w.at < first && (len(w.group) == 1 || errors.Is(err, errTimeLimit)) {
+	jobs, guilty := slices.Clone(w.group[:w.first]), -1
+	if !isStorage(err) && w.at < w.first && (len(w.group) == 1 || errors.Is(err, errTimeLimit)) {
 		guilty = w.at // no need to run it again to know
 	}
 	w.replay(jobs, guilty, lost.cause)
@@ -231,9 +232,9 @@ func (w *writer) replay(jobs []job, guilty int, cause error) {
 }
 
 // A group is committed when it has taken 16 times as long as the last COMMIT
-// did, so that commits cost a sixteenth at most, but not before 100 ms and
-// within a second: so long do its callers wait for each other, and other
-// processes that want to write for all of them.
+// did, so that commits cost a sixteenth of the time; but not before 100 ms, and
+// after a second however slow the disk is: so long do its callers wait for each
+// other, and other processes that want to write for all of them.
 const (
 	minGroupTime       = 100 * time.Millisecond
 	maxGroupTime       = time.Second
@@ -246,6 +247,13 @@ func (w *writer) groupTime() time.Duration {
 		return w.opts.groupTime
 	}
 	return min(max(groupTimePerCommit*w.lasted, minGroupTime), maxGroupTime)
+}
+
+// cut leaves the jobs whose turn has not come to the next group. Followers are
+// not among them: when this transaction is lost, so are the rows that they are of.
+func (w *writer) cut() {
+	w.later = w.group[w.at:max(w.at, w.first)]
+	w.group, w.first = w.group[:w.at:w.at], min(w.at, w.first)
 }
 
 // transact runs w.group in one transaction; what does not fit into its time is
@@ -272,7 +280,7 @@ func (w *writer) transact() (err error) {
 	end := time.Now().Add(w.groupTime())
 	for ; w.at < len(w.group); w.at++ {
 		if w.at > 0 && w.at >= w.batch.to && !time.Now().Before(end) {
-			w.group, w.later = w.group[:w.at:w.at], w.group[w.at:]
+			w.cut()
 			break
 		}
 		err := w.group[w.at].apply(w)

@@ -288,6 +288,37 @@ func TestWriter_GroupTime(t *testing.T) {
 	}
 }
 
+// TestWriter_FollowersEndWithTheirGroup: what a message lets go is never left to
+// a later transaction, which would run it although its own had been lost.
+func TestWriter_FollowersEndWithTheirGroup(t *testing.T) {
+	t.Parallel()
+	clk := newFakeClock()
+	l := newLab(t, func(o *Options) { o.clock, o.groupTime = clock{clk.now}, 1 })
+	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		if m.ID == "1" && m.Attempt == 1 {
+			return errors.New("not yet")
+		}
+		return apply(ctx, tx, m)
+	}, nil)
+	for _, id := range []string{"1", "2"} {
+		o, err := c.Process(ctxBG, Message{ID: id, Key: "k"})
+		require.NoError(t, err)
+		require.Equal(t, Pending, o)
+	}
+	clk.add(time.Hour)
+	release := l.hold()
+	seq := value[int64](l, `SELECT seq FROM inbox WHERE message_id = '1'`)
+	require.NoError(t, l.ib.w.q.push(ctxBG, &retry{c: c, seq: seq}))
+	release()
+	o, err := c.Process(ctxBG, Message{ID: "3"})
+	require.NoError(t, err)
+	assert.Equal(t, Applied, o)
+	require.NoError(t, l.ib.do(ctxBG, func(*writer) error { return nil })) // nothing is left
+	assert.Equal(t, []string{"1", "3"}, values[string](l, `SELECT id FROM effects ORDER BY n`))
+	l.run()
+	l.eventually(func() bool { return l.effects("2") == 1 }, "by the poller")
+}
+
 // sqlc's generated code, and most query builders, take this.
 var _ interface {
 	ExecContext(context.Context, string, ...any) (sql.Result, error)
