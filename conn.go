@@ -7,7 +7,9 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strconv"
 	"sync"
+	"time"
 
 	"modernc.org/sqlite"
 )
@@ -161,7 +163,7 @@ var (
 // exclusively runs fn in a transaction of its own: for work before the writer
 // runs, and for guests.
 func (c *writeConn) exclusively(fn func() error) error {
-	if _, err := c.exec(qBegin); err != nil {
+	if err := c.beginBeside(); err != nil {
 		return err
 	}
 	c.lost = false
@@ -171,6 +173,29 @@ func (c *writeConn) exclusively(fn func() error) error {
 	}
 	if err != nil {
 		err = errors.Join(err, c.rollback())
+	}
+	return err
+}
+
+var (
+	qWaitNot = newQuery(`PRAGMA busy_timeout = 0`)
+	qWait    = newQuery(`PRAGMA busy_timeout = ` + strconv.Itoa(busyTimeout))
+)
+
+// beginBeside is BEGIN beside a writer that may have much to do. It looks every
+// millisecond for a gap between two transactions; SQLite's own waiting looks
+// every 100, and would hardly ever meet one.
+func (c *writeConn) beginBeside() error {
+	if _, err := c.exec(qWaitNot); err != nil {
+		return err
+	}
+	_, err := c.exec(qBegin)
+	for end := time.Now().Add(busyTimeout * time.Millisecond); code(err) == codeBusy && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+		_, err = c.exec(qBegin)
+	}
+	if _, e := c.exec(qWait); err == nil && e != nil {
+		err = errors.Join(e, c.rollback())
 	}
 	return err
 }

@@ -139,6 +139,7 @@ func (w *writer) run(resume func()) {
 	}
 	for {
 		if len(w.later) > 0 {
+			time.Sleep(w.groupTime() / othersShare)
 			w.group, w.later = w.later, nil
 			w.commitGroup()
 			continue
@@ -239,6 +240,11 @@ const (
 	minGroupTime       = 100 * time.Millisecond
 	maxGroupTime       = time.Second
 	groupTimePerCommit = 16
+
+	// Between the parts of a group a twentieth of the time is left to other
+	// processes: SQLite's lock is nobody's turn, and one that waits for it
+	// only looks now and then.
+	othersShare = 20
 )
 
 // groupTime is how long the turns of the jobs of a group may take.

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -286,6 +287,50 @@ func TestWriter_GroupTime(t *testing.T) {
 	} {
 		assert.Equal(t, want, (&writer{opts: &Options{}, lasted: lasted}).groupTime(), lasted)
 	}
+}
+
+// TestWriter_GuestBesideSlowHandlers: another process gets to write, however much
+// waits for the writer.
+func TestWriter_GuestBesideSlowHandlers(t *testing.T) {
+	t.Parallel()
+	var groups atomic.Int64
+	l := newLab(t, func(o *Options) {
+		o.groupTime = 0
+		o.Observer.Committed = func(int, time.Duration) { groups.Add(1) }
+	})
+	handling, ended := make(chan struct{}, 1), make(chan struct{})
+	c := l.consumer("c", func(ctx context.Context, tx *Tx, m *Message) error {
+		select {
+		case handling <- struct{}{}:
+		default:
+		}
+		select {
+		case <-ended:
+		case <-time.After(5 * time.Millisecond):
+		}
+		return apply(ctx, tx, m)
+	}, nil)
+	const n = 4000 // twenty seconds
+	var left sync.WaitGroup
+	left.Add(n)
+	for i := range n {
+		require.NoError(t, c.Submit(ctxBG, Message{ID: fmt.Sprint(i)}, func(Outcome, error) { left.Done() }))
+	}
+	<-handling
+	g, err := Open(ctxBG, l.path, &Options{Guest: true})
+	require.NoError(t, err)
+	defer g.Close()
+	before := groups.Load()
+	for range 10 {
+		<-handling // one that may be over
+		<-handling
+		_, err := g.Retry(ctxBG, Selection{Consumer: "c", All: true})
+		assert.NoError(t, err)
+	}
+	assert.Less(t, groups.Load()-before, int64(30), "groups meanwhile")
+	assert.Positive(t, l.ib.w.q.length(), "the writer had more to do")
+	close(ended)
+	left.Wait()
 }
 
 // TestWriter_FollowersEndWithTheirGroup: what a message lets go is never left to
